@@ -297,19 +297,21 @@ def _made(folder: Path) -> Path:
 
 @contextmanager
 def _hive(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
-    """Start Hive's metastore, whose tables lie in the folder; a lock ends soon if nobody renews it."""
+    """Start Hive's metastore, whose tables lie in the folder; locks of the dead end soon."""
     del request
     skip_without_thrift()
     with ExitStack() as stack:
         server = stack.enter_context(metastore(folder, lock_seconds=HIVE_LOCK_SECONDS))
         proxy = stack.enter_context(ThriftProxy.before(urlsplit(server).port or 0))
         files = {"warehouse": f"file://{folder}/warehouse", HIVE2: "true"}
+        # Who waits for a lock renews it by asking again, which must be before it ends.
+        waits = {"lock-check-max-wait-time": "2", "lock-check-retries": "8"}
         yield TriedCatalog(
             kind="hive",
-            properties={"type": "hive", "uri": proxy.address, **files},
+            properties={"type": "hive", "uri": proxy.address, **files, **waits},
             commit="^CALL alter_table_with_environment_context$",
             requests_of_a_refusal=0,
-            faults=("reset", "error", "lost_answer", "hung_up", "late_error", "denied", "delay"),
+            faults=("reset", "error", "lost_answer", "hung_up", "late_error", "delay"),
             proxy=proxy,
         )
 

@@ -23,13 +23,8 @@ from tests.support.store_proxy import Fault, Request, Requests
 # How a client begins a call, whose name comes next: version 1 of the binary protocol, strict.
 _CALL: Final = b"\x80\x01\x00\x01"
 _REPLY: Final = b"\x80\x01\x00\x02"
-# The field of an answer that has a MetaException, in calls that alter tables.
-_META_EXCEPTION: Final = 2
-_REASONS: Final = {
-    "error": "Unable to update transaction database",
-    "late_error": "Unable to update transaction database",
-    "denied": "java.security.AccessControlException: action WRITE not permitted",
-}
+_EXCEPTION: Final = b"\x80\x01\x00\x03"
+_INTERNAL_ERROR: Final = 6
 
 
 @contextmanager
@@ -84,8 +79,8 @@ class _Fault:
 class ThriftProxy:
     """Passes calls on to a metastore, or does to them what the faults of the moment say.
 
-    As ``StoreProxy`` does: ``reset``, ``error`` and ``denied`` happen to a call of which the
-    metastore never hears, ``stall`` to one that gets no answer, ``delay`` on its way there, ``lost_answer``, ``hung_up`` and
+    As ``StoreProxy`` does: ``reset``, ``error``, ``denied`` and ``stall`` happen to a call of which
+    the metastore never hears, ``delay`` on its way there, ``lost_answer``, ``hung_up`` and
     ``late_error`` to its answer.
     """
 
@@ -194,7 +189,7 @@ class ThriftProxy:
             for planned in self._faults:
                 if planned.happens_to(f"CALL {name}"):
                     planned.numbers.append(number)
-                    refusal = _refusal(chunk[4 : 12 + size], _REASONS.get(planned.fault, ""))
+                    refusal = _refusal(chunk[4 : 12 + size], planned.fault)
                     return _Call(number, planned.fault, planned.seconds, refusal)
         return _Call(number)
 
@@ -206,10 +201,14 @@ def _reset(client: socket.socket) -> None:
     raise ConnectionResetError
 
 
-def _refusal(name_and_number: bytes, reason: str) -> bytes:
-    """Return an answer to a call that has a MetaException, with its one field, and nothing else."""
-    struct_, string, text = b"\x0c", b"\x0b", reason.encode()
-    message = string + struct.pack(">hi", 1, len(text)) + text + b"\x00"
-    return (
-        _REPLY + name_and_number + struct_ + struct.pack(">h", _META_EXCEPTION) + message + b"\x00"
-    )
+def _refusal(name_and_number: bytes, fault: str) -> bytes:
+    """Return an answer to a call: that it may not, or that the metastore failed inside."""
+    if fault == "denied":
+        # As calls that alter tables are answered: the second field has a MetaException.
+        text = b"java.security.AccessControlException: action WRITE not permitted"
+        inner = b"\x0b" + struct.pack(">hi", 1, len(text)) + text + b"\x00"
+        return _REPLY + name_and_number + b"\x0c" + struct.pack(">h", 2) + inner + b"\x00"
+    text = b"Internal error processing it"
+    message = b"\x0b" + struct.pack(">hi", 1, len(text)) + text
+    kind = b"\x08" + struct.pack(">hi", 2, _INTERNAL_ERROR)
+    return _EXCEPTION + name_and_number + message + kind + b"\x00"

@@ -354,9 +354,7 @@ class CatalogEntry:
         *namespace, name = self.identifier
         with self.session() as catalog:
             tables = catalog.list_tables(tuple(namespace))
-            # Hive and Glue write names in small letters.
-            prefix = f"{name}__".lower()
-            return [catalog.load_table(e) for e in tables if e[-1].lower().startswith(prefix)]
+            return [catalog.load_table(each) for each in tables if each[-1].startswith(f"{name}__")]
 
     def new_location(self) -> str | None:
         """Return a folder that no table has had: one that was renamed keeps its own."""
@@ -407,7 +405,7 @@ class CatalogEntry:
             UnknownOutcomeError: no answer came.
         """
         try:
-            with closing(self._catalog) as catalog, _idempotent(catalog):
+            with closing(self._catalog) as catalog, _Idempotent(catalog):
                 answer = catalog.commit_table(table, _requirements(table), tuple(updates))
                 if self.folder is not None:
                     # SQLite commits by removing its journal, of which only the folder tells.
@@ -450,20 +448,23 @@ class CatalogEntry:
         return UnknownOutcomeError.of(f"{self.stream}: {self.where}", self.reason(error))
 
 
-@contextmanager
-def _idempotent(catalog: Catalog) -> Iterator[None]:
-    """Give the requests of the block a key, by which a REST catalog knows one that comes twice.
+class _Idempotent:
+    """Gives the requests of a block a key, by which a REST catalog knows one that comes twice.
 
-    It is a UUID of version 7, as their specification asks, which Python has no function for.
+    It is a UUID of version 7, as their specification asks, which Python has no function for. Errors
+    of Thrift cannot pass through ``contextmanager``: they are immutable.
     """
-    headers = vars(catalog)["_session"].headers if "_session" in vars(catalog) else {}
-    # What is random there has the variant where it belongs.
-    moment, random = time.time_ns() // 10**6, uuid.uuid4().int & (1 << 76) - 1
-    headers[IDEMPOTENCY_KEY] = str(uuid.UUID(int=moment << 80 | 7 << 76 | random))
-    try:
-        yield
-    finally:
-        del headers[IDEMPOTENCY_KEY]
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._headers = vars(catalog)["_session"].headers if "_session" in vars(catalog) else {}
+
+    def __enter__(self) -> None:
+        # What is random there has the variant where it belongs.
+        moment, random = time.time_ns() // 10**6, uuid.uuid4().int & (1 << 76) - 1
+        self._headers[IDEMPOTENCY_KEY] = str(uuid.UUID(int=moment << 80 | 7 << 76 | random))
+
+    def __exit__(self, *error: object) -> None:
+        del self._headers[IDEMPOTENCY_KEY]
 
 
 class LentFileIO(PyArrowFileIO):

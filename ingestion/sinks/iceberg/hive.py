@@ -25,7 +25,7 @@ from hive_metastore.ttypes import (
     UnlockRequest,
 )
 from hive_metastore.ttypes import Table as HiveTable
-from pyiceberg.catalog import METADATA_LOCATION, hive
+from pyiceberg.catalog import METADATA_LOCATION, MetastoreCatalog, hive
 from pyiceberg.exceptions import CommitFailedException, WaitingForLockException
 from thrift.transport import TSocket
 
@@ -47,6 +47,8 @@ def improve_client(connect_seconds: float, answer_seconds: float) -> None:
 
     vars(hive)["TSocket"] = SimpleNamespace(TSocket=Socket)
     vars(hive)["Client"] = Client
+    # As its other catalogs do that have no server of files.
+    hive.HiveCatalog.purge_table = MetastoreCatalog.purge_table  # type: ignore[method-assign]
 
 
 class Client(ThriftHiveMetastore.Client):
