@@ -15,7 +15,6 @@ from typing import Any, Final
 from hive_metastore import ThriftHiveMetastore
 from hive_metastore.ttypes import (
     CheckLockRequest,
-    EnvironmentContext,
     LockRequest,
     LockResponse,
     LockState,
@@ -39,7 +38,7 @@ _MODIFIED: Final = "The table has been modified"
 def improve_client(connect_seconds: float, answer_seconds: float) -> None:
     """Let pyiceberg's catalogs of this process reach metastores by this module."""
 
-    class Socket(TSocket.TSocket):
+    class Socket(TSocket.TSocket):  # type: ignore[misc]
         def open(self) -> None:
             self.setTimeout(connect_seconds * 1000)
             super().open()
@@ -51,7 +50,7 @@ def improve_client(connect_seconds: float, answer_seconds: float) -> None:
     hive.HiveCatalog.purge_table = MetastoreCatalog.purge_table  # type: ignore[method-assign]
 
 
-class Client(ThriftHiveMetastore.Client):
+class Client(ThriftHiveMetastore.Client):  # type: ignore[misc]
     """One connection to a metastore, which is used for one act."""
 
     def get_table(self, dbname: str, tbl_name: str) -> HiveTable:
@@ -60,26 +59,17 @@ class Client(ThriftHiveMetastore.Client):
         self._read = (table.parameters or {}).get(METADATA_LOCATION)
         return table
 
-    def alter_table_with_environment_context(
-        self,
-        dbname: str,
-        tbl_name: str,
-        new_tbl: HiveTable,
-        environment_context: EnvironmentContext,
-    ) -> None:
+    def alter_table_with_environment_context(self, **given: Any) -> None:
         """Alter a table if it has the metadata that was read.
 
         Raises:
             CommitFailedException: it has others.
         """
-        environment_context.properties |= {
-            "expected_parameter_key": METADATA_LOCATION,
-            "expected_parameter_value": self._read,
-        }
+        expected: dict[str, Any] = {"expected_parameter_key": METADATA_LOCATION}
+        expected["expected_parameter_value"] = self._read
+        given["environment_context"].properties |= expected
         try:
-            super().alter_table_with_environment_context(
-                dbname, tbl_name, new_tbl, environment_context
-            )
+            super().alter_table_with_environment_context(**given)
         except MetaException as error:
             if _MODIFIED not in str(error.message):
                 raise
@@ -103,18 +93,17 @@ class Client(ThriftHiveMetastore.Client):
         """
         answer = super().check_lock(rqst)
         if answer.state == LockState.WAITING:
-            holders = [
+            holders = (
                 f"{each.user} on {each.hostname} for {seconds:.0f} s (lock {each.lockid})"
                 for each, seconds in self._locks_before(rqst.lockid)
-            ]
+            )
             raise WaitingForLockException(f"held by {', '.join(holders)}")
         return answer
 
     def _locks_before(self, lock: int) -> Iterator[tuple[ShowLocksResponseElement, float]]:
-        """Yield the locks of the table that came before ours, and how long nobody renewed them."""
+        """Return the locks of the table that came before ours, and how long nobody renewed them."""
         asked = ShowLocksRequest(dbname=self._locked.dbname, tablename=self._locked.tablename)
         locks: list[Any] = self.show_locks(asked).locks
         now = max((each.lastheartbeat for each in locks if each.lockid == lock), default=0)
-        for each in locks:
-            if each.lockid < lock:
-                yield each, (now - each.lastheartbeat) / 1000
+        before = (each for each in locks if each.lockid < lock)
+        return ((each, (now - each.lastheartbeat) / 1000) for each in before)
