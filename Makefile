@@ -130,7 +130,7 @@ pairs: setup ## proof: Declare each field beside every other, on random topics (
 	@$(bin)/python -m tests.pairs --seeds $(or $(SEEDS),1) --first $(or $(SEED),1) \
 		--minutes $(or $(MINUTES),60) $(if $(ALONE),--alone)
 
-catalogs: setup .jars/.tests-fetched ## proof: Try Iceberg's catalogs on servers of their own (CATALOGS="seaweedfs servlet postgres glue hive" LONG=)
+catalogs: setup .jars/.tests-fetched ## proof: Try Iceberg's catalogs on servers of their own (CATALOGS="seaweedfs servlet postgres glue hive" LONG= ONCELAKE_TEST_MINUTES=)
 	@$(bin)/python -m oncelake.ingestion.local.jars --catalogs
 	@LONG=$(LONG) CATALOGS="$(or $(CATALOGS),seaweedfs servlet postgres glue hive)" $(bin)/pytest tests/catalogs
 
