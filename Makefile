@@ -130,9 +130,9 @@ pairs: setup ## proof: Declare each field beside every other, on random topics (
 	@$(bin)/python -m tests.pairs --seeds $(or $(SEEDS),1) --first $(or $(SEED),1) \
 		--minutes $(or $(MINUTES),60) $(if $(ALONE),--alone)
 
-catalogs: setup .jars/.tests-fetched ## proof: Try Iceberg's catalogs on servers of their own (CATALOGS="seaweedfs servlet postgres glue" LONG=)
+catalogs: setup .jars/.tests-fetched ## proof: Try Iceberg's catalogs on servers of their own (CATALOGS="seaweedfs servlet postgres glue hive" LONG= ONCELAKE_TEST_MINUTES=)
 	@$(bin)/python -m oncelake.ingestion.local.jars --catalogs
-	@LONG=$(LONG) CATALOGS="$(or $(CATALOGS),seaweedfs servlet postgres glue)" $(bin)/pytest tests/catalogs
+	@LONG=$(LONG) CATALOGS="$(or $(CATALOGS),seaweedfs servlet postgres glue hive)" $(bin)/pytest tests/catalogs
 
 world-rest: setup ## proof: Try an Iceberg REST catalog of your own (URI=https://… CATALOG=default; docs/catalogs.md)
 	@$(bin)/python -m tests.catalogs --catalog $(or $(CATALOG),default) $(if $(URI),--uri $(URI))

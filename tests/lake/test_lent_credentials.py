@@ -12,7 +12,7 @@ from requests import Session
 
 from oncelake.ingestion.errors import SinkUnavailableError
 from oncelake.ingestion.sinks.iceberg import catalog as iceberg_catalog
-from oncelake.ingestion.sinks.iceberg.catalog import IDEMPOTENCY_KEY, LentFileIO, _idempotent
+from oncelake.ingestion.sinks.iceberg.catalog import IDEMPOTENCY_KEY, LentFileIO, _Idempotent
 
 BEGIN = 1_800_000_000.0
 
@@ -98,12 +98,12 @@ def test_requests_of_one_commit_have_one_key(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(iceberg_catalog.time, "time_ns", lambda: int(BEGIN * 1e9))
     catalog, keys = InMemoryCatalog("one"), list[str]()
     with closing(catalog):
-        with _idempotent(catalog):
+        with _Idempotent(catalog):
             pass
         with Session() as session:
             vars(catalog)["_session"] = session
             for _ in range(2):
-                with _idempotent(catalog):
+                with _Idempotent(catalog):
                     keys.append(str(session.headers[IDEMPOTENCY_KEY]))
             assert IDEMPOTENCY_KEY not in session.headers
 

@@ -22,6 +22,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from sqlalchemy.dialects.postgresql.base import PGDialect
 
+from tests.support.metastore import ThriftProxy, metastore, skip_without_thrift
 from tests.support.postgres import postgres
 from tests.support.rest_catalog import seaweedfs, servlet
 from tests.support.store import environment_of_store, make_bucket, moto
@@ -38,6 +39,10 @@ BEHIND: Final[tuple[Fault, ...]] = (
 )
 # The requests that commit to a table of a REST catalog.
 _COMMIT: Final = r"^POST .*/namespaces/[^/]+/tables/[^/]+$"
+# How long a lock of the metastore lives here; less than a client waits for one.
+HIVE_LOCK_SECONDS: Final = 6
+# Types as Hive 2 knows them.
+HIVE2: Final = "hive.hive2-compatible"
 # The variable that has the properties of a person's own catalog, as JSON.
 YOURS: Final = "CATALOG_OF_YOURS"
 # The name in pyiceberg's configuration that streams of tests declare.
@@ -62,7 +67,7 @@ class TriedCatalog:
             to see that the table has changed.
         faults: What can happen to a commit.
         retries: Whether its client itself asks again where no answer comes.
-        proxy: Passes its requests on, where they are of HTTP.
+        proxy: Passes its requests on, where they are of HTTP or Thrift.
     """
 
     kind: str
@@ -71,7 +76,7 @@ class TriedCatalog:
     requests_of_a_refusal: int = 1
     faults: tuple[Fault, ...] = (*BEFORE, *BEHIND, "delay", "stall")
     retries: bool = False
-    proxy: StoreProxy | None = None
+    proxy: StoreProxy | ThriftProxy | None = None
     namespace: str = field(default_factory=lambda: f"oncelake_{uuid.uuid4().hex[:12]}")
 
     def environment(self) -> dict[str, str]:
@@ -291,6 +296,27 @@ def _made(folder: Path) -> Path:
 
 
 @contextmanager
+def _hive(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
+    """Start Hive's metastore, whose tables lie in the folder; locks of the dead end soon."""
+    del request
+    skip_without_thrift()
+    with ExitStack() as stack:
+        server = stack.enter_context(metastore(folder, lock_seconds=HIVE_LOCK_SECONDS))
+        proxy = stack.enter_context(ThriftProxy.before(urlsplit(server).port or 0))
+        files = {"warehouse": f"file://{folder}/warehouse", HIVE2: "true"}
+        # Who waits for a lock renews it by asking again, which must be before it ends.
+        waits = {"lock-check-max-wait-time": "2", "lock-check-retries": "8"}
+        yield TriedCatalog(
+            kind="hive",
+            properties={"type": "hive", "uri": proxy.address, **files, **waits},
+            commit="^CALL alter_table_with_environment_context$",
+            requests_of_a_refusal=0,
+            faults=("reset", "error", "lost_answer", "hung_up", "late_error", "delay"),
+            proxy=proxy,
+        )
+
+
+@contextmanager
 def _yours(folder: Path, request: pytest.FixtureRequest) -> Iterator[TriedCatalog]:
     """Take the catalog of a person, whose properties ``make world-rest`` hands over."""
     del folder, request
@@ -310,5 +336,6 @@ _SERVERS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {
     "servlet": _servlet,
     "postgres": _postgres,
     "glue": _glue,
+    "hive": _hive,
     "yours": _yours,
 }

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -89,13 +90,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(command: Sequence[str], port: int, folder: Path) -> Iterator[str]:
+def serving(
+    command: Sequence[str], port: int, folder: Path, *, scheme: str = "http"
+) -> Iterator[str]:
     """Run a server's command until the block ends, or this process does; yield its address.
 
     Its folder, which gets its log, goes with it.
     """
     launch(command, pid_file=folder / "pid", log=folder / "log", tied=True)
-    address = f"http://127.0.0.1:{port}"
+    address = f"{scheme}://127.0.0.1:{port}"
     try:
         _await(address, folder / "log")
         yield address
@@ -110,7 +113,10 @@ def _await(address: str, log: Path) -> None:
     deadline = time.monotonic() + 60
     while True:
         try:
-            urllib.request.urlopen(address, timeout=5).close()
+            if address.startswith("http:"):
+                urllib.request.urlopen(address, timeout=5).close()
+            else:
+                socket.create_connection(("127.0.0.1", urlsplit(address).port), timeout=5).close()
         except urllib.error.HTTPError as refused:
             refused.close()
             return

@@ -96,9 +96,9 @@ class StoreProxy:
     which no thread of the same Python could give one. It dies with the process that started it.
     """
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], server: str) -> None:
         """Take the process, which says first where it listens."""
-        self._process = process
+        self._process, self.server = process, server
         self._lock = threading.Lock()
         self._faults = itertools.count()
         assert process.stdout is not None
@@ -112,7 +112,7 @@ class StoreProxy:
         command = [sys.executable, "-P", str(program), server]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-            yield cls(process)
+            yield cls(process, server)
 
     def behave(self, *, ignores_conditions: bool = False, clock_skew_seconds: float = 0.0) -> None:
         """Play a store of that kind from now on.

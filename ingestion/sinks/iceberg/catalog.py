@@ -33,6 +33,7 @@ from pyiceberg.exceptions import (
     RESTError,
     TableAlreadyExistsError,
     UnauthorizedError,
+    WaitingForLockException,
 )
 from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -89,7 +90,8 @@ _CLIENTS: Final = frozenset({"botocore", "thrift", "pydantic", "pydantic_core"})
 _DENIALS: Final = (UnauthorizedError, ForbiddenError)
 _REFUSALS: Final = (BadRequestError, *_DENIALS)
 # What those say that have no class for it: AWS's services, and Arrow of a store.
-_DENIED: Final = ("AccessDenied", "ACCESS_DENIED")
+_DENIED: Final = ("AccessDenied", "ACCESS_DENIED", "AccessControlException")
+_HIVE: Final = ("hive", "thrift:")
 
 
 class OvertakenError(TableBusyError):
@@ -162,9 +164,13 @@ class CatalogEntry:
     @cached_property
     def _catalog(self) -> Catalog:
         if self.folder is None:
+            configuration = self.configuration or {}
             _limit_requests()
+            # As pyiceberg does, by its type or its address.
+            if str(configuration.get("type", configuration.get("uri"))).startswith(_HIVE):
+                _improve_hive()
             try:
-                return load_catalog(self.catalog, **(self.configuration or {}))
+                return load_catalog(self.catalog, **configuration)
             except (ValueError, NotInstalledError) as error:
                 if _is_of_a_client(error):
                     raise  # Such as an answer that is not of a catalog.
@@ -400,7 +406,7 @@ class CatalogEntry:
             UnknownOutcomeError: no answer came.
         """
         try:
-            with closing(self._catalog) as catalog, _idempotent(catalog):
+            with closing(self._catalog) as catalog, _Idempotent(catalog):
                 answer = catalog.commit_table(table, _requirements(table), tuple(updates))
                 if self.folder is not None:
                     # SQLite commits by removing its journal, of which only the folder tells.
@@ -416,6 +422,12 @@ class CatalogEntry:
 
     def _refusal(self, error: Exception) -> TableBusyError | SinkUnavailableError:
         tail = f"({self.reason(error)}). Nothing was changed. Next: {AGAIN}"
+        if isinstance(held := error.__cause__, WaitingForLockException):
+            return TableBusyError(
+                f"{self.stream}: {self.where}: its lock in the metastore is {self.reason(held)}. "
+                "Nothing was changed. Next: wait until they are done; a lock of a client that died "
+                f"ends, or is released, as docs/catalogs.md says; then {AGAIN}"
+            )
         if isinstance(error, CommitFailedException):
             return OvertakenError(
                 f"{self.stream}: {self.where}: somebody else changed the table meanwhile {tail}"
@@ -437,20 +449,23 @@ class CatalogEntry:
         return UnknownOutcomeError.of(f"{self.stream}: {self.where}", self.reason(error))
 
 
-@contextmanager
-def _idempotent(catalog: Catalog) -> Iterator[None]:
-    """Give the requests of the block a key, by which a REST catalog knows one that comes twice.
+class _Idempotent:
+    """Gives the requests of a block a key, by which a REST catalog knows one that comes twice.
 
-    It is a UUID of version 7, as their specification asks, which Python has no function for.
+    It is a UUID of version 7, as their specification asks, which Python has no function for. Errors
+    of Thrift cannot pass through ``contextmanager``: they are immutable.
     """
-    headers = vars(catalog)["_session"].headers if "_session" in vars(catalog) else {}
-    # What is random there has the variant where it belongs.
-    moment, random = time.time_ns() // 10**6, uuid.uuid4().int & (1 << 76) - 1
-    headers[IDEMPOTENCY_KEY] = str(uuid.UUID(int=moment << 80 | 7 << 76 | random))
-    try:
-        yield
-    finally:
-        del headers[IDEMPOTENCY_KEY]
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._headers = vars(catalog)["_session"].headers if "_session" in vars(catalog) else {}
+
+    def __enter__(self) -> None:
+        # What is random there has the variant where it belongs.
+        moment, random = time.time_ns() // 10**6, uuid.uuid4().int & (1 << 76) - 1
+        self._headers[IDEMPOTENCY_KEY] = str(uuid.UUID(int=moment << 80 | 7 << 76 | random))
+
+    def __exit__(self, *error: object) -> None:
+        del self._headers[IDEMPOTENCY_KEY]
 
 
 class LentFileIO(PyArrowFileIO):
@@ -522,6 +537,13 @@ def _limit_requests() -> None:
 
     vars(rest)["Session"] = Session
     vars(auth)["requests"] = SimpleNamespace(post=post)
+
+
+def _improve_hive() -> None:
+    with suppress(ImportError):  # pyiceberg says what is missing.
+        from oncelake.ingestion.sinks.iceberg.hive import improve_client
+
+        improve_client(*_REQUEST_SECONDS)
 
 
 def _requirements(table: Table) -> tuple[Any, ...]:
