@@ -1,7 +1,7 @@
 """Random histories of a database, for hours: does every table end as the database does?
 
 python -m tests.database [--histories 20000] [--seed 1] [--engine local|spark]
-                         [--sinks delta,vectors,iceberg,partitions,postgres] [--without FEATURE,…]
+                         [--sinks delta,vectors,divided,iceberg,partitions] [--without FEATURE,…]
                          [--minutes M] [--results FILE] [--report]
 
 A history is what one session does to its rows; several sessions play at once in a topic, under a
@@ -38,7 +38,7 @@ _SESSIONS: Final = 8
 _TOPICS_OF_A_PART: Final = 25
 # Of a part, those that are made smaller: what is wrong often is so for one reason.
 _SHORT_ONES: Final = 3
-_SINKS: Final = "delta,vectors,iceberg,partitions"
+_SINKS: Final = "delta,vectors,divided,iceberg,partitions"
 
 
 def main() -> int:
