@@ -296,7 +296,7 @@ def test_what_others_delete_by_values_is_refused(tmp_path: Path, table: IcebergT
             lambda: transaction.rows_of(ids(1)),
             lambda: transaction.commit(change(2, updated={1: "A"}), replace(NOTE, seq=2)),
         ):
-            with pytest.raises(RefusedError, match="rewrite_data_files"):
+            with pytest.raises(RefusedError, match="oncelake rebuild"):
                 attempt()
 
 

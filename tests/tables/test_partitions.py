@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from contextlib import closing
 from itertools import product
 from typing import Any, Final
 
 import pytest
 from pydantic import ValidationError
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 
-from oncelake.ingestion.errors import RefusedError, SchemaChangedError
+from oncelake.ingestion.errors import RefusedError, SchemaChangedError, TableAlteredError
 from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.upkeep.maintain import maintain
+from oncelake.ingestion.sinks.iceberg.files import StagedSnapshot
 from tests.support.long import IS_LONG, only_long
 from tests.support.proof import find_problems
 from tests.support.world import World
@@ -290,3 +294,36 @@ def test_a_stream_that_says_nothing_takes_the_tables_partitions(world: World) ->
 
     assert find_problems(world) == ()
     assert [*map(str, world.paths.table.partitions())] == ["truncate(1, name)"]
+
+
+def test_a_rebuild_is_the_way_out_of_deletes_by_value(world: World) -> None:
+    """The remedy that the refusal names is followed."""
+    world.declare(schema="id INT NOT NULL, at INT")
+    world.send({"id": 1, "at": 1}, {"id": 2, "at": 1})
+    world.run()
+    foreign = table_of(world)
+    [task] = foreign.scan().plan_files()
+    file = DataFile.from_args(
+        content=DataFileContent.EQUALITY_DELETES,
+        file_path=task.file.file_path,
+        file_format=FileFormat.PARQUET,
+        partition=task.file.partition,
+        record_count=1,
+        file_size_in_bytes=task.file.file_size_in_bytes,
+        equality_ids=[1],
+    )
+    file.spec_id = task.file.spec_id
+    staged = StagedSnapshot(foreign, added=[file])
+    with closing(foreign.catalog) as catalog:
+        catalog.commit_table(foreign, (), staged.write(Operation.OVERWRITE))
+    world.send({"id": 3, "at": 1})
+
+    with pytest.raises(TableAlteredError):
+        world.run()
+    with pytest.raises(RefusedError) as refused:
+        rewind(world.spec, world.settings, to="seq:0", reason="theirs", run_id="r")
+    assert f"oncelake rebuild {world.name}" in refused.value.remedy
+    world.rebuild()
+
+    assert [row["id"] for row in world.rows()] == [1, 2, 3]
+    assert find_problems(world) == ()

@@ -377,9 +377,8 @@ class CatalogEntry:
                 self.stream,
                 f"{self.where} has equality deletes, by which somebody else deletes rows without "
                 "looking them up.",
-                remedy="compact it, by Spark: CALL system.rewrite_data_files(table => "
-                f"'{self.name}', options => map('delete-file-threshold', '1', "
-                "'remove-dangling-deletes', 'true')); and let what writes them merge another way",
+                remedy=f"oncelake rebuild {self.stream}, which makes the table again of the topic; "
+                "and let what writes them merge another way",
             )
         planner = ManifestGroupPlanner(table.metadata, table.io)
         tasks = planner.plan_files(manifests)
