@@ -129,6 +129,9 @@ def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
         _declare_sink(world, dice)
     elif random.Random(f"vectors {cell.seed}").random() < 0.5:
         world.declare(deletion_vectors=True)
+    layouts = {"": ["name"], "iceberg": ["name", "bucket(2, id)"]}
+    if SINK in layouts and random.Random(f"partitions {cell.seed}").random() < 0.5:
+        world.declare(partition_by=layouts[SINK])
     world.write_declaration()
     traffic = Traffic(
         settings=world.settings, topic=world.topic, partitions=PARTITIONS, seed=cell.seed

@@ -101,6 +101,26 @@ def test_what_a_rewritten_file_keeps_stays_in_its_partition(world: World) -> Non
     assert find_problems(world) == ()
 
 
+@pytest.mark.parametrize("vectors", [False, True])
+def test_files_in_folders_of_others_are_found(world: World, vectors: bool) -> None:
+    """delta-rs puts files together into folders that are named by the values, quoted twice."""
+    dice = random.Random(5)
+    world.declare(schema=COLUMNS, partition_by=["region"], deletion_vectors=vectors)
+    for nth in range(4):
+        rows = (record(id, 0, dice) for id in range(30 * nth, 30 * nth + 30))
+        world.send(*({**each, "region": each["region"] or None} for each in rows))
+        world.run()
+    DeltaTable(str(world.paths.data)).optimize.compact()
+    folders = {path.parent for path in world.paths.data.path.rglob("*.parquet")}
+    assert len(folders) > 2
+
+    send(world, dice, 25, deletes=True)
+    world.run()
+    assert find_problems(world) == ()
+    maintain(world.spec, world.settings, run_id="m", window=dt.timedelta(0))
+    assert find_problems(world) == ()
+
+
 def test_other_partitions_are_an_alter_that_writes_all_anew(world: World) -> None:
     """Before, nothing is read; a rewind goes back to the partitions that were."""
     dice = random.Random(2)

@@ -237,6 +237,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
                 ?,
                 filename = 'searched_file',
                 file_row_number = true,
+                hive_partitioning = false,
                 union_by_name = {bool(columns)}
             ) r
             JOIN searched f ON f.searched_file = r.searched_file
