@@ -19,6 +19,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OF_EXTRAS = {
     "ingestion/kafka/glue.py": "glue",
     "ingestion/sinks/iceberg": "iceberg",
+    "ingestion/sinks/iceberg/hive.py": "hive",
     "ingestion/sinks/postgres": "postgres",
     "ingestion/operations/telemetry": "observability",
     "ingestion/operations/audit": "iceberg postgres",

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,8 @@ def stop(process: ProcessId, *, grace_seconds: float) -> None:
     for how, patience_seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 10.0)):
         if not process.is_alive():
             return
-        os.kill(process.pid, how)
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, how)
         deadline = time.monotonic() + patience_seconds
         while process.is_alive() and time.monotonic() < deadline:
             time.sleep(0.02)
