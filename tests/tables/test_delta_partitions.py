@@ -6,7 +6,7 @@ import datetime as dt
 import random
 from itertools import product
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -98,6 +98,31 @@ def test_what_a_rewritten_file_keeps_stays_in_its_partition(world: World) -> Non
     assert {row["id"]: row["region"] for row in world.rows()} == {
         id: "abcd"[id % 4] for id in range(40)
     }
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        ("BOOLEAN", [True, False]),
+        ("TINYINT", [-128, 0, 127]),
+        ("BIGINT", [-(2**63), -1, 2**63 - 1]),
+        ("STRING", ["a", " a", "A", "__HIVE_DEFAULT_PARTITION__", "null", "%41", "\u0000"]),
+        ("VARCHAR(3)", ["a", "é😀"]),
+        ("DATE", ["0001-01-01", "1969-12-31", "1970-01-01", "9999-12-31"]),
+    ],
+)
+def test_a_key_of_any_type_may_be_a_partition(world: World, type_: str, values: list[Any]) -> None:
+    """Its rows are found in theirs, and in no other."""
+    schema = f"k {type_} NOT NULL, id INT NOT NULL, at INT"
+    world.declare(schema=schema, keys=["k", "id"], partition_by=["k"], sequence_by=["at"])
+    for at in range(3):
+        world.send(*({"k": k, "id": id, "at": at} for k in values for id in range(at, at + 3)))
+        world.run()
+
+    rows = world.rows()
+    assert len(rows) == 5 * len(values)
+    assert {(row["id"], row["at"]) for row in rows} == {(0, 0), (1, 1), (2, 2), (3, 2), (4, 2)}
     assert find_problems(world) == ()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
-from oncelake.ingestion.delta.commits import translate_conflicts
+from oncelake.ingestion.delta.commits import translate_conflicts, unwritable_features
 from oncelake.ingestion.delta.data_files import AddedFile
 from oncelake.ingestion.delta.description import columns_of
 from oncelake.ingestion.delta.durability import seal_commits
@@ -72,8 +72,10 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
         TableBusyError: somebody else changed the table meanwhile.
     """
     table = open_delta(path)
-    is_parted = bool(table.metadata().partition_columns)
-    if is_parted or has_vectors(table):
+    # What only Spark writes, delta-rs refuses below.
+    is_ours = not unwritable_features(table)
+    is_parted = is_ours and bool(table.metadata().partition_columns)
+    if is_parted or (is_ours and has_vectors(table)):
         _compact_by_partition(path, target_bytes=target_bytes, is_all=bool(cluster_by))
         table = open_delta(path)
     if is_parted and not cluster_by:
