@@ -291,3 +291,20 @@ def test_a_day_of_a_moment_is_the_same_in_every_session(world: World) -> None:
 
     (row,) = theirs.sql(f"SELECT CAST(moment_day AS STRING) AS day FROM {table}").collect()
     assert row["day"] == "2026-11-30"
+
+
+def test_an_alter_into_many_partitions_loses_no_row(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than files may be open, so that one is written to again: into another file."""
+    monkeypatch.setattr("oncelake.ingestion.sinks.files._OPEN_FILES", 1)
+    monkeypatch.setattr("oncelake.ingestion.sinks.files._ROWS_IN_GROUP", 5)
+    world.declare(schema=COLUMNS, keys=["id"])
+    world.send(*({"id": id, "at": 1, "region": "abcd"[id % 4]} for id in range(40)))
+    world.run()
+    world.declare(partition_by=["region"])
+
+    alter(world.spec, world.settings, drops=(), run_id="a")
+
+    assert len(world.rows()) == 40
+    assert find_problems(world) == ()

@@ -161,12 +161,9 @@ class PartitionedDeltaWriter(PartitionedWriter[AddedFile], DeltaFileWriter):
         return tuple(values.values()) if [*values] == self._names else None
 
     def _begin_partition(self, values: Values) -> DeltaFileWriter:
-        partition = dict(zip(self._names, values, strict=True))
-        writer = DeltaFileWriter(
+        # Of any name: one partition may have several files of what was one.
+        return DeltaFileWriter(
             *(self._table, self._stored, self._statistics),
             target_bytes=self._target,
-            partition=partition,
+            partition=dict(zip(self._names, values, strict=True)),
         )
-        if self.file_id is not None:
-            writer.file_id = uuid.uuid5(self.file_id, repr(values))
-        return writer
