@@ -38,9 +38,7 @@ _SORTED: Final = (*TYPES[IDENTITY], "FLOAT", "DOUBLE")
 # computes few things of a column.
 DELTA_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     IDENTITY: ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "STRING", "VARCHAR", "DATE"),
-    "year": ("DATE", *_MOMENTS),
-    "month": ("DATE", *_MOMENTS),
-    "day": ("DATE", *_MOMENTS),
+    **{word: TYPES[word] for word in ("year", "month", "day")},
 }
 _WITH_NUMBER: Final = {"bucket": 16, "truncate": 10}
 _BY_TIME: Final = ("year", "month", "day", "hour")

@@ -22,6 +22,7 @@ from oncelake.ingestion.delta.files import EXACT_DIGITS
 from oncelake.ingestion.delta.partitions import (
     GENERATED,
     StoredPartition,
+    computed,
     computed_field,
     partitions_of,
     stored,
@@ -64,9 +65,9 @@ def first_commit(wanted: TableDefinition) -> bytes:
     now = time.time_ns() // 1_000_000
     made = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
     row = row_json(wanted.columns)
-    names, computed = _divided_by(wanted.partitions, wanted.columns)
+    names, fields = _divided_by(wanted.partitions, wanted.columns)
     actions = making(
-        json.dumps({**row, "fields": [*row["fields"], *computed]}),
+        json.dumps({**row, "fields": [*row["fields"], *fields]}),
         _properties_of(wanted),
         features=[FEATURE] if wanted.deletion_vectors else [],
         description=wanted.description,
@@ -141,10 +142,10 @@ def reshaped(table: DeltaTable, layout: Layout) -> tuple[str, list[dict[str, Any
                 found[1]["metadata"].pop(_VARCHAR, None)
             field["metadata"] = {**found[1]["metadata"], **field["metadata"]}
     names = table.metadata().partition_columns
-    computed = [known[each.name][1] for each in partitions_in(table) if each.is_computed]
+    fields = [known[name][1] for name in names if name in computed(partitions_in(table))]
     if layout.partitions is not None:
-        names, computed = _divided_by(layout.partitions, layout.columns)
-    row["fields"] += computed
+        names, fields = _divided_by(layout.partitions, layout.columns)
+    row["fields"] += fields
     schema = json.dumps(row)
     needed = with_features(table, *features_of(schema), *_computing(schema))
     return schema, [*needed, metadata_of(table, schema=schema, partition_by=names)]
@@ -159,7 +160,7 @@ def partitions_in(table: DeltaTable) -> list[StoredPartition]:
 
 def columns_of(table: DeltaTable) -> tuple[DeclaredColumn, ...]:
     """Return a table's columns, as its log has them, but for those that only partition it."""
-    computed = {each.name for each in partitions_in(table) if each.is_computed}
+    without = computed(partitions_in(table))
     return tuple(
         DeclaredColumn(
             name=each.name,
@@ -168,7 +169,7 @@ def columns_of(table: DeltaTable) -> tuple[DeclaredColumn, ...]:
             comment=(each.metadata or {}).get("comment", ""),
         )
         for each in table.schema().fields
-        if each.name not in computed
+        if each.name not in without
     )
 
 
@@ -227,9 +228,8 @@ def _divided_by(
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the columns that a table is partitioned by, and those as JSON that it computes."""
     types = {column.name: column.type for column in columns}
-    by = [stored(each) for each in partitions]
-    computed = [computed_field(p, types[p.column]) for p in partitions if stored(p).is_computed]
-    return [each.name for each in by], computed
+    fields = [computed_field(p, types[p.column]) for p in partitions if stored(p).is_computed]
+    return [stored(each).name for each in partitions], fields
 
 
 def features_of(schema: str) -> list[str]:

@@ -163,8 +163,8 @@ def open_rows(
     snapshot = snapshot or read_delta(table, version)
     files, folder = arrows_files(table)
     there = SubTreeFileSystem(folder, files)
-    vectors = vectors_of(table, snapshot) if has_vectors(snapshot) else {}
-    if has_vectors(snapshot) or snapshot.metadata().partition_columns:
+    if (is_marked := has_vectors(snapshot)) or snapshot.metadata().partition_columns:
+        vectors = vectors_of(table, snapshot) if is_marked else {}
         return _living_rows(table, snapshot, there, vectors, only)
     found = snapshot.to_pyarrow_dataset(filesystem=there, parquet_read_options=_MICROS)
     return found if table.is_local and only is None else _with_sizes(found, snapshot, only)

@@ -7,7 +7,7 @@ out files that have wanted rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -25,7 +25,6 @@ from oncelake.ingestion.declaration.partitions import (
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.errors import RefusedError
-from oncelake.ingestion.tables.arrow_types import cast_values
 
 GENERATED: Final = "delta.generationExpression"
 # Of a moment: its seconds, whole days of them. Delta allows few functions, and these have no zone.
@@ -122,6 +121,11 @@ def stored(partition: DeclaredPartition) -> StoredPartition:
     return StoredPartition(name=name, of=partition)
 
 
+def computed(partitions: Iterable[StoredPartition]) -> set[str]:
+    """Name the columns that no row has."""
+    return {each.name for each in partitions if each.is_computed}
+
+
 def texts_of(partitions: Sequence[StoredPartition], rows: pa.Table) -> list[pa.Array]:
     """Return the values of each row as the log has them, partition by partition.
 
@@ -173,18 +177,9 @@ class PartitionValues:
             return [{} for _ in range(len(self._added))]
         return [dict(zip(self.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
-    def filled(self, batches: Iterator[pa.RecordBatch], number: int) -> Iterator[pa.RecordBatch]:
-        """Put into the rows of a file what the log says of it."""
-        for batch in batches:
-            columns = [
-                self._repeated(field, number, len(batch)) if field.name in self.names else column
-                for field, column in zip(batch.schema, batch.columns, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-
-    def _repeated(self, field: pa.Field, number: int, times: int) -> pa.Array:
-        (value,) = cast_values(self.values[field.name].slice(number, 1), field.type)
-        return pa.repeat(value, times)
+    def of_file(self, number: int) -> dict[str, pa.Scalar]:
+        """Return what each column is in one file."""
+        return {name: values[number] for name, values in self.values.items()}
 
 
 def _as_text(partition: StoredPartition, rows: pa.Table) -> pa.Array:

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
@@ -694,17 +695,30 @@ def refuse_other_rows(stream: str, where: str, seq: int, since: Iterable[Commit]
 
 
 def read_columns(
-    file: pq.ParquetFile, names: Sequence[str | None], schema: pa.Schema
+    file: pq.ParquetFile,
+    names: Sequence[str | None],
+    schema: pa.Schema,
+    known: Mapping[str, pa.Scalar] = MappingProxyType({}),
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows in their order, by what it calls the columns; one without is null."""
+    """Yield a file's rows in their order.
+
+    Args:
+        file: The file.
+        names: What it calls the columns; ``None`` of one that it does not have.
+        schema: The columns.
+        known: What such a column is in every row, by its name in the schema; others are null.
+    """
     wanted = [name for name in names if name]
     for batch in file.iter_batches(_ROWS_READ_AT_ONCE, columns=wanted):
-        arrays = [
-            cast_values(
-                pa.nulls(len(batch), field.type) if name is None else batch.column(name), field.type
-            )
-            for name, field in zip(names, schema, strict=True)
-        ]
+        arrays = list[pa.Array]()
+        for name, field in zip(names, schema, strict=True):
+            if name is not None:
+                values = batch.column(name)
+            elif field.name in known:
+                values = pa.repeat(known[field.name], len(batch))
+            else:
+                values = pa.nulls(len(batch), field.type)
+            arrays.append(cast_values(values, field.type))
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -20,7 +20,12 @@ from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.delta.description import partitions_in
 from oncelake.ingestion.delta.files import read_delta
 from oncelake.ingestion.delta.log import DeltaLog
-from oncelake.ingestion.delta.partitions import StoredPartition, empty_text, unnamed_partition
+from oncelake.ingestion.delta.partitions import (
+    StoredPartition,
+    computed,
+    empty_text,
+    unnamed_partition,
+)
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Decision
 from oncelake.ingestion.modes.engines.idempotent_commit import (
@@ -58,8 +63,8 @@ class SparkWriter:
     @property
     def columns(self) -> Sequence[str]:
         """Ask the version before the batch; Delta computes what only partitions it."""
-        computed = {each.name for each in self._partitions if each.is_computed}
-        return [name for name in self._before.columns if name not in computed]
+        without = computed(self._partitions)
+        return [name for name in self._before.columns if name not in without]
 
     @cached_property
     def _partitions(self) -> list[StoredPartition]:

@@ -39,7 +39,7 @@ from oncelake.ingestion.delta.integrity import (
 )
 from oncelake.ingestion.delta.log import DeltaLog, all_files
 from oncelake.ingestion.delta.log_files import COMMIT, commit_file, log_files
-from oncelake.ingestion.delta.partitions import GENERATED
+from oncelake.ingestion.delta.partitions import GENERATED, computed
 from oncelake.ingestion.delta.vacuum import remove_unreferenced
 from oncelake.ingestion.delta.vectors import FEATURE, PROPERTY, newest_checkpoint
 from oncelake.ingestion.errors import (
@@ -136,7 +136,7 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
         table = read_delta(self.path)
         known = {each.name: each.metadata or {} for each in table.schema().fields}
         generated = {name: of[GENERATED] for name, of in known.items() if GENERATED in of}
-        for name in (each.name for each in partitions_in(table) if each.is_computed):
+        for name in computed(partitions_in(table)):
             del generated[name]
         features = [*unwritable_features(table), *["generated columns"] * bool(generated)]
         return Rules(

@@ -44,6 +44,7 @@ from oncelake.ingestion.delta.partitions import (
     NoPartitionError,
     PartitionValues,
     StoredPartition,
+    computed,
     stored,
     unnamed_partition,
 )
@@ -157,13 +158,12 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
 
     @cached_property
     def _known(self) -> PartitionValues:
-        return PartitionValues(self._partitions, self.added)
+        """What the files are partitioned by."""
+        return PartitionValues(partitions_in(self._snapshot), self.added)
 
     def _without_computed(self, schema: Schema) -> pa.Schema:
-        computed = {each.name for each in self._partitions if each.is_computed}
-        return pa.schema(
-            [each for each in pa.schema(schema.to_arrow()) if each.name not in computed]
-        )
+        fields, without = pa.schema(schema.to_arrow()), computed(self._partitions)
+        return pa.schema([field for field in fields if field.name not in without])
 
     @cached_property
     def _configuration(self) -> Mapping[str, str]:
@@ -185,9 +185,10 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         with self._open(file.path) as parquet:
             there = {*parquet.schema_arrow.names}
             stored = [self._renamed.get(name, name) for name in names]
-            found = [name if name in there else None for name in stored]
-            rows = read_columns(parquet, found, schema)
-            yield from self._known.filled(rows, file.number) if self._known.names else rows
+            known = self._known.of_file(file.number)
+            # Files of others may have what the log says; that is what holds.
+            found = [name if name in there and name not in known else None for name in stored]
+            yield from read_columns(parquet, found, schema, known)
 
     def measure(self, file: AddedFile) -> tuple[int, int]:
         """Ask the log."""
@@ -359,13 +360,13 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         if metadata is not None:
             self._fenced = fenced_commit(self._snapshot, self.stream, metadata)
         self._renamed = layout.renamed
-        files, is_rewritten = self.files, layout.partitions is not None
+        is_rewritten = layout.partitions is not None
         if layout.partitions is not None:
             self._partitions = [*map(stored, layout.partitions)]
         self.schema = self._without_computed(Schema.from_json(schema))
         now = {field.name: field.type for field in self.schema}
         is_rewritten |= any(now.get(field.name) != field.type for field in before)
-        files = files if is_rewritten else []
+        files = self.files if is_rewritten else []
         if files and unwritable_features(self._snapshot):
             raise TableBusyError.meanwhile(self.stream)
         copy_files(
@@ -385,8 +386,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             tell(f"{done:,} of {counted(len(files), 'file')} written anew…")
             writer = self.open_writer(sys.maxsize)
             # Whoever has the same bytes to write, and no one else, gives them this name.
-            by = [each.name for each in self._partitions]
-            of = (file.path, file.vector, schema, by, sorted(self._renamed.items()), pa.__version__)
+            of = (file.path, file.vector, schema, sorted(self._renamed.items()), pa.__version__)
             writer.file_id = uuid.uuid5(uuid.NAMESPACE_OID, repr(of))
             if not writer.resume():
                 self.copy([file], writer)

@@ -203,14 +203,14 @@ def read_file(table: Table, file: DataFile, columns: Schema) -> Iterator[pa.Reco
         table.io.new_input(file.file_path).open() as source,
         pq.ParquetFile(source, page_checksum_verification=True) as parquet,
     ):
-        known = _names_in(parquet.schema_arrow, table.name_mapping())
-        names = [known.get(field.field_id) for field in columns.fields]
-        for batch in read_columns(parquet, names, schema):
-            for at, (field, name) in enumerate(zip(columns.fields, names, strict=True)):
-                if name is None and (value := of_partition.get(field.field_id)) is not None:
-                    values = pa.repeat(pa.scalar(value, schema.field(at).type), len(batch))
-                    batch = batch.set_column(at, schema.field(at), values)
-            yield batch
+        there = _names_in(parquet.schema_arrow, table.name_mapping())
+        known = {
+            field.name: pa.scalar(of_partition[field.field_id], schema.field(field.name).type)
+            for field in columns.fields
+            if field.field_id in of_partition
+        }
+        names = [there.get(field.field_id) for field in columns.fields]
+        yield from read_columns(parquet, names, schema, known)
 
 
 def _names_in(file: pa.Schema, mapping: NameMapping | None) -> dict[int, str]:
