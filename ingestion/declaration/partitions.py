@@ -126,13 +126,13 @@ def partition_violations(
         able: The types that the sink partitions by, by transform.
         has_columns: Whether the table has a column for each transform.
     """
-    known = set[tuple[str, str]]()
+    known, names = set[tuple[str, str]](), {name.lower() for name in types}
     for nth, each in enumerate(map(parse_partition, texts)):
         # Of a column's years, months, days and hours, one says all that others do.
         kind = "time" if each.transform in _BY_TIME else str(each)
         if problem := _problem(each, types, able):
             yield ("partition_by", nth), problem
-        elif has_columns and each.transform != IDENTITY and computed_name(each) in types:
+        elif has_columns and each.transform != IDENTITY and computed_name(each).lower() in names:
             taken = f"the table has a column {computed_name(each)} for {each}"
             yield ("partition_by", nth), f"{taken}; give yours another name"
         elif (each.column, kind) in known:

@@ -162,22 +162,24 @@ def put_metadata(
     seal_commits(path)
 
 
-def removing(add: Mapping[str, Any], now: int, *, is_change: bool = True) -> dict[str, Any]:
+def removing(
+    add: Mapping[str, Any], now: int, *, is_change: bool = True, is_silent: bool = False
+) -> dict[str, Any]:
     """Return the action that takes a file out of a table, with the vector that it has.
 
     Args:
         add: The action that has brought it in.
         now: When it goes, in milliseconds.
         is_change: Whether rows go with it.
+        is_silent: Whether the values of its partition are left out.
     """
-    vector = add.get("deletionVector")
+    vector, values = add.get("deletionVector"), add.get("partitionValues", {})
     return {
         "remove": {
             "path": add["path"],
             "deletionTimestamp": now,
             "dataChange": is_change,
-            "extendedFileMetadata": True,
-            "partitionValues": add.get("partitionValues", {}),
+            **({} if is_silent else {"extendedFileMetadata": True, "partitionValues": values}),
             "size": add["size"],
             **({"deletionVector": vector} if vector else {}),
         }

@@ -145,14 +145,15 @@ def unnamed_partition(stream: str, error: NoPartitionError) -> RefusedError:
         stream,
         f"a row cannot be kept: {error}. Nothing was changed.",
         remedy="let `select` make another value of it, or set such records aside by a rule of "
-        "`expect`, as docs/sinks.md shows for partitions",
+        "`expect`, as docs/sinks.md shows for partitions; if the row is in the table already, "
+        "name another column in `partition_by`",
     )
 
 
-def empty_text(column: str) -> NoPartitionError:
-    """Return the error of a row whose value Delta would take for NULL."""
+def taken_for_null(column: str, what: str = "an empty text") -> NoPartitionError:
+    """Return the error of a row whose value would be read as NULL."""
     return NoPartitionError(
-        f"{column}, by which the table is partitioned, is an empty text, which Delta takes for NULL"
+        f"{column}, by which the table is partitioned, is {what}, which Delta takes for NULL"
     )
 
 
@@ -186,7 +187,7 @@ def _as_text(partition: StoredPartition, rows: pa.Table) -> pa.Array:
     values = partition.values(rows).combine_chunks()
     texts = values.cast(pa.string())
     if pa.types.is_string(values.type) and pc.any(pc.equal(texts, "")).as_py():
-        raise empty_text(partition.name)
+        raise taken_for_null(partition.name)
     if pa.types.is_date(values.type):
         is_far = pc.not_equal(pc.utf8_length(texts), len("2026-11-30"))
         if pc.any(is_far).as_py():

@@ -311,12 +311,15 @@ class FilesTransaction(Transaction, Generic[File]):
         refusals: What ``commit_files`` raises where it has certainly committed nothing.
         overtaken: Which of these says that others have committed before.
         marks: Whether rows are marked as gone, where files would otherwise be written anew.
+        is_erase: Whether no bytes of rows that go may stay, nor values of them in what is said of
+            their files.
     """
 
     refusals: ClassVar[tuple[type[Exception], ...]] = (IngestionError, OSError)
     overtaken: ClassVar[type[Exception]]
 
     marks = False
+    is_erase = False
 
     def __init__(self, stream: str, where: str, seq: int) -> None:
         """Take the seq, which must be the table's next."""
@@ -363,6 +366,12 @@ class FilesTransaction(Transaction, Generic[File]):
         rows = self.measure(file)[0]
         most = _MOST_LEFT_MARKED if self.marks and not is_all else 0
         return rows - self.count(file) > most * rows
+
+    def mergeable(self, alike: Collection[File], below: int, target_bytes: int) -> list[File]:
+        """Return the files of a partition that are smaller than a size, if fewer can hold them."""
+        small = [file for file in alike if self.measure(file)[1] < below]
+        fewest = -(-sum(self.measure(file)[1] for file in small) // target_bytes)
+        return small if len(small) > fewest else []
 
     @abstractmethod
     def bounds(self, name: str) -> Callable[[File], tuple[Any, Any]] | None:
@@ -456,12 +465,12 @@ class FilesTransaction(Transaction, Generic[File]):
 
         A file that holds bytes of them is written anew, though they may be marked as gone.
         """
-        nothing, keys = self.schema.empty_table(), self._as_stored(keys)
+        nothing, keys, self.is_erase = self.schema.empty_table(), self._as_stored(keys), True
 
         def act() -> None:
             with self.translated():
                 places = self.find_in(keys, self.searched(keys))
-                self._rewrite(metadata, places, updated=nothing, inserted=nothing, may_mark=False)
+                self._rewrite(metadata, places, updated=nothing, inserted=nothing)
 
         self.again(act)
 
@@ -597,7 +606,6 @@ class FilesTransaction(Transaction, Generic[File]):
         *,
         updated: pa.Table,
         inserted: pa.Table,
-        may_mark: bool = True,
     ) -> None:
         """Commit the table without the rows at some places, of which the first are updated."""
         if metadata.seq != self.seq:
@@ -606,7 +614,7 @@ class FilesTransaction(Transaction, Generic[File]):
         counts = dict(zip(ROW_COUNTS, (len(inserted), len(updated), deleted), strict=True))
         writer = self.open_writer()
         with discarding(writer.discard):
-            removed = self._write(writer, places, self._as_stored(updated), may_mark=may_mark)
+            removed = self._write(writer, places, self._as_stored(updated))
             writer.write(self._as_stored(inserted))
             writer.close()
             more = sum(map(self.count, writer.files)) - sum(map(self.count, removed))
@@ -615,9 +623,7 @@ class FilesTransaction(Transaction, Generic[File]):
         with discarding(writer.discard, *self.refusals):
             self.commit_files(metadata, counts=counts, added=writer.files, removed=removed)
 
-    def _write(
-        self, writer: FileWriter[File], places: pa.Table, updated: pa.Table, *, may_mark: bool
-    ) -> list[File]:
+    def _write(self, writer: FileWriter[File], places: pa.Table, updated: pa.Table) -> list[File]:
         """Write the files anew that have places, or mark them; return those as they were."""
         removed = list[File]()
         for number, rows in self._by_file(places):
@@ -625,7 +631,7 @@ class FilesTransaction(Transaction, Generic[File]):
             if (before := self.gone(file)) is not None:
                 is_gone |= before
             removed.append(file)
-            is_marked = may_mark and writer.mark(file, is_gone)
+            is_marked = not self.is_erase and writer.mark(file, is_gone)
             for batch in () if is_marked else wanted_of(self._whole(number), ~is_gone):
                 writer.copy(batch, file)
             new = np.sort(rows.column("_key").to_numpy())

@@ -186,11 +186,13 @@ def test_a_lookup_is_narrowed_by_fields_of_the_keys_alone() -> None:
         ("at", "at is TIMESTAMP, which has no `identity`; it has year, month, day"),
         ("rate", "rate is DECIMAL(2, 1), by which no table is partitioned"),
         ("month(day)", "the table has a column day_month for month(day); give yours another name"),
+        ("year(day)", "the table has a column day_year for year(day)"),
     ],
 )
 def test_delta_has_columns_for_its_partitions(declared: str, says: str) -> None:
     """Of what its log can say as text for every reader."""
     columns = "id BIGINT NOT NULL, at TIMESTAMP, day DATE, rate DECIMAL(2, 1), day_month STRING"
+    columns = f"{columns}, Day_Year INT"
     with pytest.raises(ValidationError) as error:
         spec(schema=columns, sink="delta", partition_by=declared)
 

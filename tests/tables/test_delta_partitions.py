@@ -6,9 +6,11 @@ import datetime as dt
 import random
 from itertools import product
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
@@ -19,7 +21,7 @@ from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.upkeep.maintain import maintain
-from tests.support.long import IS_LONG, only_long
+from tests.support.long import IS_LONG, only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import World
 from tests.tables.test_partitions import COLUMNS, MODES, record
@@ -308,3 +310,67 @@ def test_an_alter_into_many_partitions_loses_no_row(
 
     assert len(world.rows()) == 40
     assert find_problems(world) == ()
+
+
+def test_an_alter_by_an_empty_text_is_refused(world: World) -> None:
+    """Such a row is in the table already, and no rule sets it aside."""
+    world.declare(schema=COLUMNS)
+    world.send({"id": 1, "at": 1, "region": ""}, {"id": 2, "at": 1, "region": "eu"})
+    world.run()
+    world.declare(partition_by=["region"])
+
+    with pytest.raises(RefusedError, match="an empty text") as refused:
+        alter(world.spec, world.settings, drops=(), run_id="a")
+
+    assert "name another column in `partition_by`" in refused.value.remedy
+    assert len(world.rows()) == 2
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_an_erase_leaves_no_value_of_a_partition(world: World, vectors: bool) -> None:
+    """Neither in the commit that takes the file away, nor in the checkpoint behind it."""
+    world.declare(schema=COLUMNS, partition_by=["region"], deletion_vectors=vectors)
+    for id in range(3):
+        world.send({"id": id, "at": 1, "region": "alice" if id == 1 else "eu"})
+        world.run()
+    erase(world.spec, world.settings, key='{"id": 1}', reason="asked", run_id="e")
+
+    assert [row["id"] for row in world.rows()] == [0, 2]
+    assert find_problems(world) == ()
+    for file in filter(Path.is_file, world.paths.data.path.rglob("*")):
+        is_parquet = file.suffix == ".parquet"
+        content = str(pq.read_table(file).to_pylist()) if is_parquet else file.read_text("latin-1")
+        assert "alice" not in content, file
+
+
+@pytest.mark.parametrize("by", [["region"], ["region", "at"]])
+def test_upkeep_clusters_the_partitions_that_have_new_files(world: World, by: list[str]) -> None:
+    """A column of the partitions orders nothing within one, and what is in order stays."""
+    world.declare(schema=COLUMNS, partition_by=["region"], maintenance={"cluster_by": by})
+    for nth in range(3):
+        world.send(*({"id": 9 * nth + n, "at": n, "region": "ab"[n % 2]} for n in range(9)))
+        world.run()
+
+    versions = list[int]()
+    for _ in range(3):
+        maintain(world.spec, world.settings, run_id="m", window=dt.timedelta(days=7))
+        versions.append(DeltaTable(str(world.paths.data)).version())
+
+    assert versions[0] == versions[2]
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("engine", twins("spark"))
+def test_spark_takes_no_name_of_a_folder_for_null(world: World, engine: str) -> None:
+    """What it would say nothing of; deletes say nothing of their row."""
+    ask_for(world, engine)
+    world.declare(schema=COLUMNS, partition_by=["region"], apply_as_deletes="name = 'gone'")
+    world.send({"id": 1, "at": 1, "region": "eu"})
+    world.run()
+    world.send({"id": 1, "at": 2, "region": "", "name": "gone"})
+    world.run()
+    assert world.rows() == []
+    world.send({"id": 2, "at": 1, "region": "__HIVE_DEFAULT_PARTITION__"})
+
+    with pytest.raises(RefusedError, match="__HIVE_DEFAULT_PARTITION__, which Delta takes"):
+        world.run()

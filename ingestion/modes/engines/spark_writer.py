@@ -23,7 +23,7 @@ from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.delta.partitions import (
     StoredPartition,
     computed,
-    empty_text,
+    taken_for_null,
     unnamed_partition,
 )
 from oncelake.ingestion.modes import sql
@@ -44,6 +44,8 @@ _BROADCAST_BYTES: Final = 32 * 1024 * 1024
 # In fewer files there is little to skip, and literals that change with every batch make Spark
 # compile the join anew.
 _PRUNE_FROM_FILES: Final = 16
+# What Spark calls the folder of rows whose partition is null.
+_NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 class SparkWriter:
@@ -89,18 +91,20 @@ class SparkWriter:
         else:
             is_change = _is_any_of("_what", decision.changes)
             rows = self._engine.frame("decided").where(is_change)
-            self._refuse_empty(rows)
+            is_written = _is_any_of("_what", (*decision.inserted, *decision.updated))
+            self._refuse_nulls(rows.where(is_written))
             if decision.keys:
                 return self._merge(rows, decision, metadata)
             rows = rows.select(*map(quoted, self.columns))
         append_rows(rows, self._stream, self._path, metadata)
 
-    def _refuse_empty(self, rows: DataFrame) -> None:
+    def _refuse_nulls(self, rows: DataFrame) -> None:
         """Make sure that Delta takes no text of a partition for NULL, which it says nothing of."""
         texts = {name for name, type_ in rows.dtypes if type_ == "string"}
         for name in (each.name for each in self._partitions if each.name in texts):
-            if rows.where(F.col(quoted(name)) == "").limit(1).count():
-                raise unnamed_partition(self._stream, empty_text(name))
+            if rows.where(F.col(quoted(name)).isin("", _NULL_FOLDER)).limit(1).count():
+                error = taken_for_null(name, f"an empty text, or {_NULL_FOLDER}")
+                raise unnamed_partition(self._stream, error)
 
     def close(self) -> None:
         """Do nothing: what is not committed is nowhere."""

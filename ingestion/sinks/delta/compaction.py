@@ -73,13 +73,14 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
     """
     table = open_delta(path)
     # What only Spark writes, delta-rs refuses below.
-    is_ours = not unwritable_features(table)
-    is_parted = is_ours and bool(table.metadata().partition_columns)
-    if is_parted or (is_ours and has_vectors(table)):
-        _compact_by_partition(path, target_bytes=target_bytes, is_all=bool(cluster_by))
+    is_ours, by = not unwritable_features(table), table.metadata().partition_columns
+    # Of one partition all rows have the same value.
+    cluster_by = [name for name in cluster_by if name not in by]
+    if is_ours and (by or has_vectors(table)):
+        is_due = _compact_by_partition(path, target_bytes=target_bytes, is_all=bool(cluster_by))
+        if by and not (cluster_by and is_due):
+            return
         table = open_delta(path)
-    if is_parted and not cluster_by:
-        return
     every = data_files(table)
     small = {name: size for name, size in every.items() if size < target_bytes}
     if len(small) < 2:
@@ -110,21 +111,24 @@ def widen(path: Location, columns: Sequence[DeclaredColumn], tell: Tell) -> None
     DeltaTransaction.upkeep(path).reshape(layout, None)
 
 
-def _compact_by_partition(path: Location, *, target_bytes: int, is_all: bool) -> None:
+def _compact_by_partition(path: Location, *, target_bytes: int, is_all: bool) -> bool:
     """Rewrite files of which many rows are marked as gone, and merge the small ones of a partition.
 
     Where vectors are not declared any more, or all is to be put in order, every file that has one.
     Of a table without partitions, delta-rs merges those files of which no row is marked.
+
+    Returns:
+        Whether any was due.
     """
     begun, of = DeltaTransaction.upkeep(path), defaultdict[Any, list[AddedFile]](list)
     for file in begun.files:
         of[tuple(file.partition.values())].append(file)
     files = list[AddedFile]()
     for alike in of.values():
+        small = begun.mergeable(alike, target_bytes, target_bytes)
         worn = [file for file in alike if file.vector and begun.is_worn(file, is_all=is_all)]
-        small = [file for file in alike if file.size_bytes < target_bytes]
-        if len(small) > -(-sum(file.size_bytes for file in small) // target_bytes):
-            worn += [file for file in small if file not in worn]
-        files += worn
-    if any(file.vector or file.partition for file in files):
+        files += [*worn, *(file for file in small if file not in worn)]
+    is_due = any(file.vector or file.partition for file in files)
+    if is_due:
         copy_files(path, files, lambda: begun.rewrite(files, target_bytes=target_bytes))
+    return is_due

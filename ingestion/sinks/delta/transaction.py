@@ -331,7 +331,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     ) -> None:
         """Put a commit into the log: to who reads its history, a MERGE by the stream's keys."""
         now = time.time_ns() // 1_000_000
-        actions = _actions(added, removed, now)
+        actions = _actions(added, removed, now, is_silent=self.is_erase)
         new, keys = [each for each in added if not each.vector], metadata.identity.keys
         rows, marked = sum(each.rows for each in new), len(added) - len(new)
         metrics = {
@@ -369,11 +369,12 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         files = self.files if is_rewritten else []
         if files and unwritable_features(self._snapshot):
             raise TableBusyError.meanwhile(self.stream)
-        copy_files(
-            self._path,
-            files,
-            lambda: self.commit_moved([*self._rewritten(files, schema, layout.tell)], files),
-        )
+        with self.translated():
+            copy_files(
+                self._path,
+                files,
+                lambda: self.commit_moved([*self._rewritten(files, schema, layout.tell)], files),
+            )
 
     def _rewritten(
         self, files: Sequence[AddedFile], schema: str, tell: Tell
@@ -424,10 +425,16 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
 
 
 def _actions(
-    added: Iterable[AddedFile], removed: Iterable[AddedFile], now: int, *, is_change: bool = True
+    added: Iterable[AddedFile],
+    removed: Iterable[AddedFile],
+    now: int,
+    *,
+    is_change: bool = True,
+    is_silent: bool = False,
 ) -> list[dict[str, Any]]:
+    how = {"is_change": is_change, "is_silent": is_silent}
     return [
-        *(removing(each.as_add(now), now, is_change=is_change) for each in removed),
+        *(removing(each.as_add(now), now, **how) for each in removed),
         *({"add": {**each.as_add(now), "dataChange": is_change}} for each in added),
     ]
 
@@ -454,6 +461,7 @@ def _settings_of(table: DeltaTable) -> tuple[Any, ...]:
     metadata, protocol = table.metadata(), table.protocol()
     features = (protocol.reader_features, protocol.writer_features)
     return (
-        *(metadata.id, metadata.configuration, table.schema().to_json()),
+        *(metadata.id, metadata.configuration, metadata.partition_columns),
+        table.schema().to_json(),
         *(sorted(each or ()) for each in features),
     )

@@ -590,8 +590,6 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         # What gives the table other columns, or lets them go, and what lays it out by those.
         self._schema: tuple[TableUpdate, ...] = ()
         self._layout: tuple[TableUpdate, ...] = ()
-        # Whether nothing is said of files that go: a partition is a value, and in their names.
-        self._is_erase = False
         # What is committed beside the table.
         self._branch: str | None = None
 
@@ -662,13 +660,9 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
 
     def worn(self, alike: Sequence[LiveFile], target_bytes: int) -> list[LiveFile]:
         """Return which files of a partition are small, unsorted, or have too many marked rows."""
-        sizes = {file: self.measure(file)[1] for file in alike}
         order = Sorting.of(self._table)
         unsorted = [file for file in alike if order and file.data.sort_order_id != order.order_id]
-        small = [file for file, size in sizes.items() if size < target_bytes * 3 // 4]
-        if len(small) <= -(-sum(map(sizes.__getitem__, small)) // target_bytes):
-            small = []
-        due = {*small, *unsorted}
+        due = {*self.mergeable(alike, target_bytes * 3 // 4, target_bytes), *unsorted}
         return [file for file in alike if file in due or (file.deletes and self.is_worn(file))]
 
     def living(self, files: Collection[LiveFile]) -> Iterator[tuple[LiveFile, pa.RecordBatch]]:
@@ -709,7 +703,6 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
     def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
         """Do so, unless a branch or tag would keep the rows."""
         _refuse_named(self._entry, self._table)
-        self._is_erase = True
         super().erase(keys, metadata)
 
     def reshape(self, layout: Layout, metadata: CommitMetadata) -> None:
@@ -868,7 +861,8 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
             added=coming - before,
             removed=(before - coming) | {*also_removed},
             properties=properties,
-            is_silent=self._is_erase,
+            # A partition is a value, and in the names of files that go.
+            is_silent=self.is_erase,
         )
 
     def _commit_aside(
