@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -21,10 +20,11 @@ from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.upkeep.maintain import maintain
-from tests.support.long import IS_LONG, only_long, twins
+from tests.support.long import IS_LONG, twins
 from tests.support.proof import find_problems
 from tests.support.world import World
-from tests.tables.test_partitions import COLUMNS, MODES, record
+from tests.tables import test_partitions
+from tests.tables.test_partitions import COLUMNS, MODES, pairs_of, play, record
 from tests.tables.test_tables_of_others import ENGINES, OUR_COLUMNS, ask_for, make_table
 
 LAYOUTS: Final = {
@@ -34,12 +34,6 @@ LAYOUTS: Final = {
     "two fields": ["month(moment)", "region"],
     "ours": ["_partition", "year(moment)"],
 }
-# Each layout, and each mode with another of them; what is left takes long.
-PLAYED: Final = {*product(LAYOUTS, ["upsert"]), *zip(LAYOUTS, reversed(MODES), strict=True)}
-PAIRS: Final = [
-    pytest.param(*pair, id=" ".join(pair), marks=() if pair in PLAYED else only_long)
-    for pair in product(LAYOUTS, MODES)
-]
 
 
 @pytest.fixture
@@ -48,15 +42,15 @@ def sink() -> str:
     return "delta"
 
 
-def send(world: World, dice: random.Random, count: int, *, deletes: bool) -> None:
-    """Send records of few keys, and null values of some; no region is an empty text."""
-    for _ in range(count):
-        id = dice.randrange(12)
-        if deletes and dice.random() < 0.2:
-            world.send(None, id=id)
-        else:
-            made = record(id, dice.randrange(50), dice)
-            world.send({**made, "region": made["region"] or None})
+def named(id: int, at: int, dice: random.Random) -> dict[str, Any]:
+    """Make a record of any partition that Delta can name: no region is an empty text."""
+    made = record(id, at, dice)
+    return {**made, "region": made["region"] or None}
+
+
+def send(world: World, dice: random.Random, count: int, *, deletes: bool = True) -> None:
+    """Send such records, and null values of some."""
+    test_partitions.send(world, dice, count, deletes=deletes, make=named)
 
 
 def columns_of(world: World) -> list[str]:
@@ -65,27 +59,18 @@ def columns_of(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-@pytest.mark.parametrize(("layout", "mode"), PAIRS)
+@pytest.mark.parametrize(("layout", "mode"), pairs_of(LAYOUTS))
 @pytest.mark.parametrize("seed", range(4 if IS_LONG else 1))
 def test_every_layout_holds_in_every_mode(
     world: World, layout: str, mode: str, seed: int, vectors: bool
 ) -> None:
     """Updates, moves, deletes, upkeep, and records that are read again end as the proof folds."""
-    dice, deletes = random.Random(f"{layout} {mode} {seed}"), mode in ("upsert", "soft", "partial")
     world.declare(schema=COLUMNS, partition_by=LAYOUTS[layout], **MODES[mode])
     if vectors:
         world.declare(deletion_vectors=True)
 
-    for _ in range(3):
-        send(world, dice, 25, deletes=deletes)
-        assert world.run().is_balanced
-    maintain(world.spec, world.settings, run_id="m", window=dt.timedelta(0))
-    if mode != "partial":
-        world.replay()
-    send(world, dice, 25, deletes=deletes)
-    world.run()
+    play(world, random.Random(f"{layout} {mode} {seed}"), mode, named)
 
-    assert find_problems(world) == ()
     assert [*map(str, world.paths.table.partitions())] == LAYOUTS[layout]
 
 
@@ -134,14 +119,13 @@ def test_files_in_folders_of_others_are_found(world: World, vectors: bool) -> No
     dice = random.Random(5)
     world.declare(schema=COLUMNS, partition_by=["region"], deletion_vectors=vectors)
     for nth in range(4):
-        rows = (record(id, 0, dice) for id in range(30 * nth, 30 * nth + 30))
-        world.send(*({**each, "region": each["region"] or None} for each in rows))
+        world.send(*(named(id, 0, dice) for id in range(30 * nth, 30 * nth + 30)))
         world.run()
     DeltaTable(str(world.paths.data)).optimize.compact()
     folders = {path.parent for path in world.paths.data.path.rglob("*.parquet")}
     assert len(folders) > 2
 
-    send(world, dice, 25, deletes=True)
+    send(world, dice, 25)
     world.run()
     assert find_problems(world) == ()
     maintain(world.spec, world.settings, run_id="m", window=dt.timedelta(0))
@@ -152,10 +136,10 @@ def test_other_partitions_are_an_alter_that_writes_all_anew(world: World) -> Non
     """Before, nothing is read; a rewind goes back to the partitions that were."""
     dice = random.Random(2)
     world.declare(schema=COLUMNS, partition_by=["region"])
-    send(world, dice, 30, deletes=True)
+    send(world, dice, 30)
     world.run()
     world.declare(partition_by=["day(moment)", "id"])
-    send(world, dice, 30, deletes=True)
+    send(world, dice, 30)
 
     with pytest.raises(SchemaChangedError) as refused:
         world.run()
@@ -185,7 +169,7 @@ def test_rows_come_back_and_are_erased(world: World, vectors: bool) -> None:
     send(world, dice, 30, deletes=False)
     world.run()
     world.declare(partition_by=[])
-    send(world, dice, 30, deletes=True)
+    send(world, dice, 30)
     world.run()
     rewind(world.spec, world.settings, to="seq:0", reason="a test", run_id="r")
     world.run()
@@ -224,7 +208,7 @@ def test_every_reader_sees_the_rows(world: World, engine: str, vectors: bool) ->
     world.declare(schema=COLUMNS, partition_by=["day(moment)", "region"], deletion_vectors=vectors)
     dice = random.Random(engine)
     for _ in range(2):
-        send(world, dice, 40, deletes=True)
+        send(world, dice, 40)
         world.run()
     assert find_problems(world) == ()
 
@@ -247,7 +231,7 @@ def test_a_table_that_spark_made_is_taken(world: World) -> None:
     world.declare(schema=COLUMNS)
     dice = random.Random(4)
     for _ in range(2):
-        send(world, dice, 30, deletes=True)
+        send(world, dice, 30)
         world.run()
 
     assert find_problems(world) == ()

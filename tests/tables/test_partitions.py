@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from collections.abc import Callable, Collection
 from contextlib import closing
 from itertools import product
 from typing import Any, Final
@@ -38,12 +39,6 @@ MODES: Final[dict[str, dict[str, Any]]] = {
     "append": {"mode": "append", "keys": [], "tombstones": "ignore"},
     "scd2": {"mode": "scd2", "sequence_by": ["at"], "tombstones": "ignore"},
 }
-# Each layout, and each mode with another of them; what is left takes long.
-PLAYED: Final = {*product(LAYOUTS, ["upsert"]), *zip(LAYOUTS, reversed(MODES), strict=True)}
-PAIRS: Final = [
-    pytest.param(*pair, id=" ".join(pair), marks=() if pair in PLAYED else only_long)
-    for pair in product(LAYOUTS, MODES)
-]
 COLUMNS: Final = "id INT NOT NULL, at INT NOT NULL, moment TIMESTAMP, region STRING, name STRING"
 MOMENTS: Final = [
     *("1969-12-31T23:59:59.999999Z", "1970-01-01T00:30:00+01:00", "1970-01-01T00:00:00Z"),
@@ -59,39 +54,66 @@ def sink() -> str:
     return "iceberg"
 
 
+def pairs_of(layouts: Collection[str]) -> list[Any]:
+    """Return each layout, and each mode with another of them; what is left takes long."""
+    played = {*product(layouts, ["upsert"]), *zip(layouts, reversed(MODES), strict=True)}
+    return [
+        pytest.param(*pair, id=" ".join(pair), marks=() if pair in played else only_long)
+        for pair in product(layouts, MODES)
+    ]
+
+
 def record(id: int, at: int, dice: random.Random) -> dict[str, Any]:
     """Make a record of any partition."""
     drawn = {"moment": MOMENTS, "region": REGIONS, "name": NAMES}
     return {"id": id, "at": at, **{name: dice.choice(of) for name, of in drawn.items()}}
 
 
-def send(world: World, dice: random.Random, count: int, *, deletes: bool) -> None:
+def send(
+    world: World,
+    dice: random.Random,
+    count: int,
+    *,
+    deletes: bool,
+    make: Callable[[int, int, random.Random], dict[str, Any]] = record,
+) -> None:
     """Send records of few keys, and null values of some."""
     for _ in range(count):
         id = dice.randrange(12)
         if deletes and dice.random() < 0.2:
             world.send(None, id=id)
         else:
-            world.send(record(id, dice.randrange(50), dice))
+            world.send(make(id, dice.randrange(50), dice))
 
 
-@pytest.mark.parametrize(("layout", "mode"), PAIRS)
-@pytest.mark.parametrize("seed", range(4 if IS_LONG else 1))
-def test_every_layout_holds_in_every_mode(world: World, layout: str, mode: str, seed: int) -> None:
-    """Updates, moves, deletes, upkeep, and records that are read again end as the proof folds."""
-    dice, deletes = random.Random(f"{layout} {mode} {seed}"), mode in ("upsert", "soft", "partial")
-    world.declare(schema=COLUMNS, partition_by=LAYOUTS[layout], **MODES[mode])
-
+def play(
+    world: World,
+    dice: random.Random,
+    mode: str,
+    make: Callable[[int, int, random.Random], dict[str, Any]] = record,
+) -> None:
+    """Update, move and delete rows, keep the table up, and read records again; prove the end."""
+    deletes = mode in ("upsert", "soft", "partial")
     for _ in range(3):
-        send(world, dice, 25, deletes=deletes)
+        send(world, dice, 25, deletes=deletes, make=make)
         assert world.run().is_balanced
     maintain(world.spec, world.settings, run_id="m", window=dt.timedelta(0))
     if mode != "partial":
         world.replay()
-    send(world, dice, 25, deletes=deletes)
+    send(world, dice, 25, deletes=deletes, make=make)
     world.run()
 
     assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize(("layout", "mode"), pairs_of(LAYOUTS))
+@pytest.mark.parametrize("seed", range(4 if IS_LONG else 1))
+def test_every_layout_holds_in_every_mode(world: World, layout: str, mode: str, seed: int) -> None:
+    """Updates, moves, deletes, upkeep, and records that are read again end as the proof folds."""
+    world.declare(schema=COLUMNS, partition_by=LAYOUTS[layout], **MODES[mode])
+
+    play(world, random.Random(f"{layout} {mode} {seed}"), mode)
+
     assert [*map(str, world.paths.table.partitions())] == LAYOUTS[layout]
 
 
@@ -179,19 +201,10 @@ def test_an_alter_sorts_new_files_and_upkeep_the_others(world: World) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_sorted_table_holds_in_every_mode(world: World, mode: str) -> None:
     """With batches of several row groups, upkeep, and records that are read again."""
-    dice, deletes = random.Random(mode), mode in ("upsert", "soft", "partial")
     world.declare(schema=COLUMNS, sort_by=["name", "moment"], **MODES[mode])
 
-    for _ in range(3):
-        send(world, dice, 25, deletes=deletes)
-        assert world.run().is_balanced
-    maintain(world.spec, world.settings, run_id="m", window=dt.timedelta(0))
-    if mode != "partial":
-        world.replay()
-    send(world, dice, 25, deletes=deletes)
-    world.run()
+    play(world, random.Random(mode), mode)
 
-    assert find_problems(world) == ()
     assert world.paths.table.sort_by() == ("name", "moment")
     assert {task.file.sort_order_id for task in table_of(world).scan().plan_files()} == {1}
 
