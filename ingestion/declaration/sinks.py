@@ -18,7 +18,7 @@ from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.modes import MODES
 from oncelake.ingestion.declaration.names import SINKS_OF_OTHERS
 from oncelake.ingestion.declaration.partitions import DELTA_TYPES, TYPES
-from oncelake.ingestion.declaration.parts import Allowed, Part
+from oncelake.ingestion.declaration.parts import Allowed, Flag, Part
 from oncelake.ingestion.declaration.sql import identifier, quoted
 from oncelake.ingestion.declaration.types import PLAIN_NAME, SqlType
 
@@ -77,6 +77,11 @@ class IcebergSink(SinkPart):
         None,
         description="Name of a catalog in pyiceberg's configuration. Left out: its default, or, "
         "with no configuration, one on SQLite in the lake.",
+    )
+    spark_names: Flag = Field(
+        False,
+        description="Whether _partition and _deleted are stored as _oncelake_partition and "
+        "_oncelake_deleted: Iceberg's library for Spark reserves those names, and refuses them.",
     )
 
     def table_of(self, stream: str) -> str:

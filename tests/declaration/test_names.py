@@ -53,6 +53,8 @@ NO_COLUMNS = {
         "_snapshots",
         "_rollbacks",
         "_known",
+        "_oncelake_partition",
+        "_oncelake_deleted",
     ),
     *("_stack", "_gateway_client", "_error", "_cb", "_lsn", "_uuid", "_version", "_id", "_at"),
     *("_on", "_deleted_at", "_erased", "_written_off", "_ledger", "_between", "_count", "_sum"),

@@ -398,7 +398,7 @@ COURSE: Final = (
         rank=3,
     ),
     Feature(name="deletion_vectors", fields={"deletion_vectors": True}, page="maintain.md"),
-    Feature(name="sink: iceberg", fields={"sink.iceberg": {}}, page="sinks.md"),
+    Feature(name="sink: iceberg", fields={"sink.iceberg": {"spark_names": True}}, page="sinks.md"),
     Feature(
         name="partition_by",
         # Every update moves its row to another partition, whatever is declared beside it.

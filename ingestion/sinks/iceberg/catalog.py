@@ -68,6 +68,7 @@ from oncelake.ingestion.errors import (
     first_line,
 )
 from oncelake.ingestion.settings import variables_of
+from oncelake.ingestion.sinks.iceberg import names
 from oncelake.ingestion.sinks.iceberg.files import DurableFileIO, LiveFile, is_live
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
@@ -106,6 +107,7 @@ class CatalogEntry:
         catalog: The catalog's name in pyiceberg's configuration.
         configuration: What that says of it.
         folder: Where the lake's own catalog is, if the configuration has none.
+        is_for_spark: Whether columns are stored by names that Iceberg's library for Spark can read.
         table_id: Of the table that a log has read last, or that was made.
         files: Those of the table that was loaded last, where credentials for them are lent.
     """
@@ -115,6 +117,7 @@ class CatalogEntry:
     catalog: str
     configuration: Mapping[str, Any] | None
     folder: Path | None
+    is_for_spark: bool = False
     table_id: uuid.UUID | None = field(default=None, init=False)
     files: LentFileIO | None = field(default=None, init=False)
 
@@ -148,6 +151,7 @@ class CatalogEntry:
             catalog=name,
             configuration=configuration,
             folder=lake.path / ".iceberg" if configuration is None else None,
+            is_for_spark=sink.spark_names,
         )
 
     @property
@@ -283,8 +287,12 @@ class CatalogEntry:
         named = {each: point for each, point in vars(Capability).items() if each.startswith("V1_")}
         return {each for each, point in named.items() if point in points}
 
-    def load(self) -> Table | None:
-        """Load the table as it is now; to look makes no catalog."""
+    def load(self, *, as_stored: bool = False) -> Table | None:
+        """Load the table as it is now; to look makes no catalog.
+
+        Args:
+            as_stored: Whether its columns have the names of the catalog, and not our own.
+        """
         if self.folder and not (self.folder / "catalog.db").exists():
             return None
         with self.session() as catalog, suppress(NoSuchTableError, NoSuchNamespaceError):
@@ -294,6 +302,8 @@ class CatalogEntry:
             lent = [name for name in tokens if given[name] != own.get(name)]
             if lent and type(table.io) is PyArrowFileIO:
                 table.io = self.files = LentFileIO(given, self._renewed_credentials)
+            if not as_stored:
+                table.metadata = names.with_own_names(table.metadata)
             return table
         return None
 
@@ -302,9 +312,9 @@ class CatalogEntry:
             return catalog.load_table(self.identifier).io.properties
         raise FileNotFoundError(f"{self.where} is not there")
 
-    def loaded(self) -> Table:
-        """Load a table that must be there."""
-        table = self.load()
+    def loaded(self, *, as_stored: bool = False) -> Table:
+        """Load a table that must be there; see ``load``."""
+        table = self.load(as_stored=as_stored)
         if table is None:
             raise FileNotFoundError(f"{self.where} is not there")
         return table
@@ -406,7 +416,7 @@ class CatalogEntry:
         """
         try:
             with closing(self._catalog) as catalog, _Idempotent(catalog):
-                answer = catalog.commit_table(table, _requirements(table), tuple(updates))
+                answer = catalog.commit_table(table, _requirements(table), self._stored(updates))
                 if self.folder is not None:
                     # SQLite commits by removing its journal, of which only the folder tells.
                     Location.of(self.folder).sync()
@@ -418,6 +428,9 @@ class CatalogEntry:
         # Every catalog has its own errors; whatever it is, files are kept that it may lead to.
         except Exception as error:
             raise self._unknown(error) from error
+
+    def _stored(self, updates: Iterable[TableUpdate]) -> tuple[TableUpdate, ...]:
+        return tuple(names.updates_for_spark(updates) if self.is_for_spark else updates)
 
     def _refusal(self, error: Exception) -> TableBusyError | SinkUnavailableError:
         tail = f"({self.reason(error)}). Nothing was changed. Next: {AGAIN}"

@@ -64,7 +64,7 @@ from oncelake.ingestion.sinks.files import (
     discarding,
     refuse_other_rows,
 )
-from oncelake.ingestion.sinks.iceberg import files, partitions, sorting
+from oncelake.ingestion.sinks.iceberg import files, names, partitions, sorting
 from oncelake.ingestion.sinks.iceberg import log as snapshots
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry, OvertakenError
 from oncelake.ingestion.sinks.iceberg.files import (
@@ -175,7 +175,7 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
             entry.make_namespace(catalog)
             table = catalog.create_table_if_not_exists(
                 entry.identifier,
-                schema=schema,
+                schema=names.for_spark(schema) if entry.is_for_spark else schema,
                 location=entry.new_location(),
                 partition_spec=partitions.specification(schema, wanted.partitions),
                 sort_order=sorting.specified(schema, wanted.sort_by),
@@ -191,11 +191,13 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         entry.table_id = table.metadata.table_uuid
 
     def use_deletion_vectors(self, is_wanted: bool) -> None:
-        """Set Iceberg's own properties: what marks rows are position deletes."""
-        table = self._entry.loaded()
+        """Set Iceberg's own properties, by which rows are marked; name columns as is declared."""
+        table = self._entry.loaded(as_stored=True)
+        updates = [*names.renaming(table.metadata, is_for_spark=self._entry.is_for_spark)]
         if is_wanted != _is_marking(table):
-            updates = _modes(is_marking=is_wanted)
-            self._entry.commit(table, [SetPropertiesUpdate(updates=updates)])
+            updates.append(SetPropertiesUpdate(updates=_modes(is_marking=is_wanted)))
+        if updates:
+            self._entry.commit(table, updates)
 
     def rewritten(self, log: CommitLog) -> tuple[int, int]:
         """Take what the summaries say."""
@@ -711,7 +713,9 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         update = self._table.update_schema()
         _reshape(update, self._table.schema(), layout)
         schema = update._apply()
-        known = (each.schema_id for each in self._table.metadata.schemas if each == schema)
+        # Of two that differ in what Spark calls a column, the newer has the names that are wanted.
+        newest = reversed(self._table.metadata.schemas)
+        known = (each.schema_id for each in newest if each == schema)
         schema_id = next(known, None)
         if schema_id is None:
             self._schema, schema_id = (AddSchemaUpdate(schema_=schema),), schema.schema_id
