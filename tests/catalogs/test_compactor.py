@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,8 +37,44 @@ pytestmark = [only_catalogs, only_long, pytest.mark.kafka, pytest.mark.slow]
 MINUTES = float(os.environ.get("ONCELAKE_TEST_MINUTES", "1"))
 # Between two compactions: with half a second, one batch of 153 took a fourth try, by the next run.
 PAUSE_SECONDS = 2.0
+# An environment that has Spark with Iceberg: `make readers` makes one.
+SPARKS_PYTHON = os.environ.get("ONCELAKE_READERS", "")
+SCRIPT = str(ROOT / "tests" / "readers" / "compact.py")
 # What a record may wait for at most, of a hundred one more.
 FRESH_SECONDS = 30.0
+
+
+class SparkCompactor:
+    """Iceberg's own library for Spark, which writes all files of a table anew, and soon again.
+
+    It has the attributes of ``Compactor``.
+    """
+
+    def __init__(self, catalog: TriedCatalog, table: str) -> None:
+        """Take a table, which it reaches by no proxy."""
+        assert isinstance(catalog.proxy, StoreProxy)
+        self._name, self._uri = f"{catalog.namespace}.{table}", catalog.proxy.server
+        self.made = self.lost = 0
+
+    def start(self) -> None:
+        """Compact until ``close``."""
+        words = [SCRIPT, self._uri, self._name, str(PAUSE_SECONDS)]
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (``close`` does)
+        self._process = subprocess.Popen(
+            [SPARKS_PYTHON, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def close(self) -> None:
+        """Let it end the compaction that it is at."""
+        with self._errors as errors:
+            output, _ = self._process.communicate(timeout=120)
+            errors.seek(0)
+            assert self._process.returncode == 0, errors.read()[-2000:]
+        self.made, self.lost = output.count("made"), output.count("lost")
 
 
 class Compactor(threading.Thread):
@@ -131,14 +169,35 @@ def test_a_stream_stays_fresh_beside_a_compactor(
     """Every batch is committed by at most as many tries as there are, and proven."""
     if catalog.properties["type"] != "rest":
         pytest.skip("the proxy of REST tells how often a commit was tried")
+    stay_fresh(world, catalog, tmp_path / "follow", Compactor)
+
+
+def test_a_stream_stays_fresh_beside_spark(
+    world: World, catalog: TriedCatalog, tmp_path: Path
+) -> None:
+    """Its ``rewrite_data_files``, without an end, costs no batch more tries than there are."""
+    if catalog.kind != "servlet" or not SPARKS_PYTHON:
+        pytest.skip("left to make catalogs CATALOGS=servlet, after make readers")
+    sink: Any = world.declared["sink"]
+    world.declare(sink={"iceberg": {**sink["iceberg"], "spark_names": True}})
+    stay_fresh(world, catalog, tmp_path / "follow", SparkCompactor)
+
+
+def stay_fresh(
+    world: World,
+    catalog: TriedCatalog,
+    log: Path,
+    kind: type[Compactor | SparkCompactor],
+) -> None:
+    """Follow a stream beside a compactor of a kind, and compare what is told with the promise."""
     world.declare(follow={"min_records": 1, "every_seconds": 1})
     world.send(row(0, "a"))
     world.run()
     end = time.monotonic() + 60 * MINUTES
     with (
         catalog.watched() as requests,
-        closing(Compactor(catalog, world.topic)) as compactor,
-        followed(world, tmp_path / "follow"),
+        closing(kind(catalog, world.topic)) as compactor,
+        followed(world, log),
     ):
         compactor.start()
         for number in itertools.count(1):
@@ -152,7 +211,9 @@ def test_a_stream_stays_fresh_beside_a_compactor(
     told(catalog, world, tries_of(requests, catalog), compactor)
 
 
-def told(catalog: TriedCatalog, world: World, tries: list[int], compactor: Compactor) -> None:
+def told(
+    catalog: TriedCatalog, world: World, tries: list[int], compactor: Compactor | SparkCompactor
+) -> None:
     """Print what was measured, and compare it with what is promised."""
     with catalog.table(world.topic) as table:
         waits = waits_of(table)

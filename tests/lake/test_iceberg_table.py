@@ -105,9 +105,9 @@ def table(tmp_path: Path) -> IcebergTable:
     return table
 
 
-def opened(lake: Path, stream: str = STREAM) -> IcebergTable:
-    """Open the table of a lake."""
-    declared = IcebergSink(table="shop.orders")
+def opened(lake: Path, stream: str = STREAM, **more: Any) -> IcebergTable:
+    """Open the table of a lake; ``more`` is declared of its sink."""
+    declared = IcebergSink(table="shop.orders", **more)
     return open_table(stream, declared, Settings(), Location.of(lake))
 
 
