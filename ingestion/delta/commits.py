@@ -14,9 +14,15 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.features import (
+    is_beyond_delta_rs,
+    kept_rows,
+    tracks_rows,
+    with_row_ids,
+)
 from oncelake.ingestion.delta.files import open_delta, read_delta, recorded_txn
 from oncelake.ingestion.delta.log_files import commit_file, log_files
-from oncelake.ingestion.delta.vectors import FEATURE, Vector, has_vectors, living_files
+from oncelake.ingestion.delta.vectors import ROW_IDS, Vector, has_vectors, living_files
 from oncelake.ingestion.errors import AGAIN, CommitConflictError, TableBusyError, first_line
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import (
@@ -26,11 +32,6 @@ from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
 
 # How often a commit is tried when others commit before it.
 _ATTEMPTS: Final = 3
-# Features of a table that commits of this process keep to.
-_WRITTEN: Final = {
-    *("appendOnly", "invariants", "timestampNtz", "variantType", "checkConstraints", FEATURE),
-    "generatedColumns",
-}
 
 
 def put_commit(
@@ -43,8 +44,8 @@ def put_commit(
     """Put a commit of a note and its fence into the log, on exactly the version that is open.
 
     delta-rs writes neither every table that Spark does, nor MERGE's name over files that it has not
-    merged. Of all features that ``integrity`` lets pass, in-commit timestamps alone ask something
-    of such a commit: ids and properties are those of the table that is open.
+    merged. Of all features that ``features`` lets pass, in-commit timestamps and row tracking alone
+    ask something of such a commit: ids and properties are those of the table that is open.
 
     Args:
         table: The table.
@@ -67,7 +68,11 @@ def put_commit(
         made["inCommitTimestamp"] = max(now, past + 1)
     fences = fenced.app_transactions or ()
     txns = [{"appId": txn.app_id, "version": txn.version, "lastUpdated": now} for txn in fences]
-    actions = [{"commitInfo": made}, *({"txn": txn} for txn in txns), *files]
+    actions = [*files]
+    if opened and tracks_rows(opened):
+        made["tags"] = kept_rows(actions)
+        actions = [*with_row_ids(table, opened, actions)]
+    actions = [{"commitInfo": made}, *({"txn": txn} for txn in txns), *actions]
     commit = table / "_delta_log" / commit_file(version + 1)
     try:
         commit.create("\n".join(map(json.dumps, actions)).encode())
@@ -91,7 +96,7 @@ def restore_version(
     Raises:
         DeltaError: a file of that version is gone.
     """
-    if not has_vectors(opened):
+    if not (has_vectors(opened) or is_beyond_delta_rs(opened)):
         opened.restore(version, commit_properties=fenced)
         return
     # Files come back with the vectors that they had then, which delta-rs does not compare.
@@ -181,6 +186,7 @@ def removing(
             "dataChange": is_change,
             **({} if is_silent else {"extendedFileMetadata": True, "partitionValues": values}),
             "size": add["size"],
+            **{name: add[name] for name in ROW_IDS if name in add},
             **({"deletionVector": vector} if vector else {}),
         }
     }
@@ -218,16 +224,6 @@ def translate_conflicts(name: str) -> Iterator[None]:
 def is_unwritable(error: DeltaError) -> bool:
     """Tell whether delta-rs says that it cannot write a table with such features."""
     return "Unsupported table features" in str(error)
-
-
-def unwritable_features(table: DeltaTable) -> list[str]:
-    """Return the features of a table that only Spark writes."""
-    protocol = table.protocol()
-    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-    # An older protocol has it without a name.
-    if table.metadata().configuration.get("delta.enableChangeDataFeed") == "true":
-        features.add("changeDataFeed")
-    return sorted(features - _WRITTEN)
 
 
 def fenced_commit(table: DeltaTable, stream: str, metadata: CommitMetadata) -> CommitProperties:

@@ -29,6 +29,8 @@ _OPTIONS: Final[Mapping[str, str]] = {
 # Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
 _MICROS: Final = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 _ROWS_AT_ONCE: Final = 8_192
+# Features of which readers need know nothing but the name, which delta-rs does not.
+_REFUSED: Final = {"vacuumProtocolCheck"}
 # A column of a scan, by a name that no column has.
 _IS_WANTED: Final = "\0is wanted"
 # So many a DOUBLE holds, as which delta-rs keeps the lowest and highest DECIMAL of a file.
@@ -163,7 +165,8 @@ def open_rows(
     snapshot = snapshot or read_delta(table, version)
     files, folder = arrows_files(table)
     there = SubTreeFileSystem(folder, files)
-    if (is_marked := has_vectors(snapshot)) or snapshot.metadata().partition_columns:
+    is_marked, by = has_vectors(snapshot), snapshot.metadata().partition_columns
+    if is_marked or by or _REFUSED & {*(snapshot.protocol().reader_features or ())}:
         vectors = vectors_of(table, snapshot) if is_marked else {}
         return _living_rows(table, snapshot, there, vectors, only)
     found = snapshot.to_pyarrow_dataset(filesystem=there, parquet_read_options=_MICROS)
@@ -177,7 +180,7 @@ def _living_rows(
     vectors: Mapping[str, Vector],
     only: Collection[str] | None,
 ) -> Dataset | MarkedRows:
-    """Open rows of a table that may have vectors, which delta-rs refuses, or is partitioned.
+    """Open rows of a table that has what delta-rs refuses, such as vectors, or is partitioned.
 
     Of values in partitions, delta-rs misreads some.
     """

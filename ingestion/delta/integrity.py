@@ -209,11 +209,11 @@ _PROPERTIES: Final = {
 _KEPT_FEATURES: Final = {
     *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"),
     *("identityColumns", "rowTracking", "timestampNtz", "domainMetadata", "clustering"),
-    *("allowColumnDefaults", "inCommitTimestamp", "checkpointProtection"),
+    *("allowColumnDefaults", "inCommitTimestamp", "checkpointProtection", "vacuumProtocolCheck"),
     *("variantType", "variantType-preview", "deletionVectors"),
 }
 _DROPPED_BY_SPARK: Final = {
-    *("columnMapping", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck"),
+    *("columnMapping", "typeWidening", "v2Checkpoint"),
 }
 _COLUMN_MAPPING_READER: Final = 2
 _IDENTITY: Final = "delta.identity.start"

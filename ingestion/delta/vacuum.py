@@ -23,6 +23,7 @@ from oncelake.ingestion.delta.commits import (
 )
 from oncelake.ingestion.delta.description import retention_properties
 from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.features import is_beyond_delta_rs
 from oncelake.ingestion.delta.files import open_delta, read_delta
 from oncelake.ingestion.delta.log import all_files
 from oncelake.ingestion.delta.log_files import COMMIT, actions_in, checkpoint_file, log_files
@@ -46,15 +47,15 @@ def vacuum(path: Location, *, window: dt.timedelta) -> int:
         with translate_conflicts(path.name):
             put_metadata(path, table, due)
         table = open_delta(path)
-    marks = has_vectors(table)
+    is_ours = has_vectors(table) or is_beyond_delta_rs(table)
     removed = table.vacuum(
         retention_hours=window // _HOUR,
-        dry_run=marks,
+        dry_run=is_ours,
         enforce_retention_duration=False,
         # Also what died before its commit, and is in no log.
         full=True,
     )
-    if marks:
+    if is_ours:
         # delta-rs takes a living vector for a file that nobody needs.
         removed = sorted({*removed} - _needed(path, table, window))
         for name in removed:

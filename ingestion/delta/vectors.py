@@ -58,9 +58,10 @@ _TO_PYTHONS: Final = bytes.maketrans(_DIGITS[0] + b";_`|~", _DIGITS[1] + b"     
 _FROM_PYTHONS: Final = bytes.maketrans(*reversed(_DIGITS))
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 # The fields of an ``add`` that a later one repeats.
+ROW_IDS: Final = ("baseRowId", "defaultRowCommitVersion")
 _KEPT: Final = (
-    *("path", "partitionValues", "size", "modificationTime", "stats", "tags", "baseRowId"),
-    *("defaultRowCommitVersion", "clusteringProvider", "deletionVector"),
+    *("path", "partitionValues", "size", "modificationTime", "stats", "tags", *ROW_IDS),
+    *("clusteringProvider", "deletionVector"),
 )
 
 

@@ -240,6 +240,7 @@ def test_a_table_of_ours_that_somebody_has_made_anew_in_parts_is_refused(home: P
         kept("inCommitTimestamp"),
         kept("changeDataFeed"),
         kept("checkpointProtection"),
+        kept("vacuumProtocolCheck", reader=["vacuumProtocolCheck"]),
     ],
     ids=lambda table: table["protocol"]["writerFeatures"][1],
 )

@@ -90,6 +90,49 @@ def test_a_table_with_newer_features_is_filled_and_decided_about(
 
 @only_long
 @pytest.mark.parametrize("sink", ["delta"])
+@pytest.mark.parametrize("marks", [False, True], ids=["files", "vectors"])
+@pytest.mark.parametrize(
+    ("more", "properties"),
+    [
+        pytest.param("CLUSTER BY (name)", {}, id="clustering"),
+        pytest.param("", {"delta.enableRowTracking": "true"}, id="row tracking"),
+        pytest.param("", {"delta.enableInCommitTimestamps": "true"}, id="timestamps"),
+        pytest.param("", WITH_DEFAULTS, id="defaults"),
+        pytest.param("", {"delta.feature.vacuumProtocolCheck": "supported"}, id="vacuum"),
+    ],
+)
+def test_spark_reads_and_goes_on_with_what_is_written_without_it(
+    world: World, more: str, properties: dict[str, str], *, marks: bool
+) -> None:
+    """Batches, upkeep and a rewind without Spark; then Spark reads, deletes and optimizes."""
+    ask_for(world, "local")
+    world.declare(deletion_vectors=marks)
+    make_table(world, DEFAULTS if properties == WITH_DEFAULTS else ALL, more, **properties)
+    for number in range(12):
+        world.send(row(number, "n"), row(number // 2, "again"), None, id=100)
+        world.run()
+    maintain(world.spec, world.settings, run_id="me")
+    rewind(world.spec, world.settings, to="seq:9", reason="why not", run_id="me")
+    world.run()
+    assert find_problems(world) == ()
+
+    table = f"delta.`{world.paths.data}`"
+    read = world.spark.sql(f"SELECT id, name, at FROM {table} ORDER BY id").toArrow().to_pylist()
+    assert read == sorted(world.rows(), key=lambda each: each["id"])
+    if "delta.enableRowTracking" in properties:
+        ids = world.spark.sql(f"SELECT _metadata.row_id FROM {table}").toArrow()
+        assert len(set(ids["row_id"].to_pylist())) == len(read)
+    world.spark.sql(f"DELETE FROM {table} WHERE id = 3")
+    world.spark.sql(f"OPTIMIZE {table}")
+    accept(world.spec, world.settings, reason="it was meant", run_id="me")
+    world.send(row(50, "after"))
+
+    assert world.run().is_balanced
+    assert {each["id"] for each in world.rows()} == {*range(12), 50} - {3}
+
+
+@only_long
+@pytest.mark.parametrize("sink", ["delta"])
 @pytest.mark.parametrize(
     "properties",
     [
@@ -97,7 +140,6 @@ def test_a_table_with_newer_features_is_filled_and_decided_about(
         *twins(
             {"delta.columnMapping.mode": "name"},
             {"delta.enableTypeWidening": "true"},
-            {"delta.feature.vacuumProtocolCheck": "supported"},
         ),
     ],
     ids=lambda properties: "".join(properties),
@@ -124,7 +166,7 @@ def test_a_feature_that_the_audit_cannot_read_is_dropped_as_the_refusal_says(
 @pytest.mark.parametrize("sink", ["delta"])
 def test_what_delta_rs_cannot_write_is_not_called_busy(world: World) -> None:
     """Where a command needs delta-rs, it says so, and names a way that works."""
-    make_table(world, ALL, "CLUSTER BY (id)")
+    make_table(world, ALL, "CLUSTER BY (id)", **{"delta.enableChangeDataFeed": "true"})
     for each in (row(1, "a"), row(2, "b")):
         world.send(each)
         world.run()

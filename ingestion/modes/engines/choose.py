@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from oncelake.ingestion.declaration.aggregates import aggregates_of
 from oncelake.ingestion.declaration.ddl import system_columns
-from oncelake.ingestion.delta.commits import unwritable_features
+from oncelake.ingestion.delta.features import unwritable_features
 from oncelake.ingestion.delta.files import is_delta, read_delta
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.lake.stream import Stream

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
-from oncelake.ingestion.delta.commits import unwritable_features
+from oncelake.ingestion.delta.features import unwritable_features
 from oncelake.ingestion.delta.files import endpoint_of_s3, open_rows, read_delta
 from oncelake.ingestion.errors import SetupError
 from oncelake.ingestion.lake.paths import StreamPaths

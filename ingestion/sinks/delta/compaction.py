@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
-from oncelake.ingestion.delta.commits import translate_conflicts, unwritable_features
+from oncelake.ingestion.delta.commits import translate_conflicts
 from oncelake.ingestion.delta.data_files import AddedFile
 from oncelake.ingestion.delta.description import columns_of
 from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.features import is_beyond_delta_rs, unwritable_features
 from oncelake.ingestion.delta.files import data_files, open_delta, read_delta
 from oncelake.ingestion.delta.log import all_files
 from oncelake.ingestion.delta.vectors import has_vectors
@@ -74,11 +75,14 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
     table = open_delta(path)
     # What only Spark writes, delta-rs refuses below.
     is_ours, by = not unwritable_features(table), table.metadata().partition_columns
+    is_only_ours = is_beyond_delta_rs(table)
     # Of one partition all rows have the same value.
     cluster_by = [name for name in cluster_by if name not in by]
-    if is_ours and (by or has_vectors(table)):
-        is_due = _compact_by_partition(path, target_bytes=target_bytes, is_all=bool(cluster_by))
-        if by and not (cluster_by and is_due):
+    if is_only_ours or (is_ours and (by or has_vectors(table))):
+        is_due = _compact_by_partition(
+            path, target_bytes=target_bytes, is_all=bool(cluster_by), is_only_ours=is_only_ours
+        )
+        if (by or is_only_ours) and not (cluster_by and is_due):
             return
         table = open_delta(path)
     every = data_files(table)
@@ -111,11 +115,14 @@ def widen(path: Location, columns: Sequence[DeclaredColumn], tell: Tell) -> None
     DeltaTransaction.upkeep(path).reshape(layout, None)
 
 
-def _compact_by_partition(path: Location, *, target_bytes: int, is_all: bool) -> bool:
+def _compact_by_partition(
+    path: Location, *, target_bytes: int, is_all: bool, is_only_ours: bool
+) -> bool:
     """Rewrite files of which many rows are marked as gone, and merge the small ones of a partition.
 
     Where vectors are not declared any more, or all is to be put in order, every file that has one.
-    Of a table without partitions, delta-rs merges those files of which no row is marked.
+    Of a table without partitions, delta-rs merges those files of which no row is marked, unless
+    this process alone keeps to its features.
 
     Returns:
         Whether any was due.
@@ -128,7 +135,7 @@ def _compact_by_partition(path: Location, *, target_bytes: int, is_all: bool) ->
         small = begun.mergeable(alike, target_bytes, target_bytes)
         worn = [file for file in alike if file.vector and begun.is_worn(file, is_all=is_all)]
         files += [*worn, *(file for file in small if file not in worn)]
-    is_due = any(file.vector or file.partition for file in files)
+    is_due = any(is_only_ours or file.vector or file.partition for file in files)
     if is_due:
         copy_files(path, files, lambda: begun.rewrite(files, target_bytes=target_bytes))
     return is_due

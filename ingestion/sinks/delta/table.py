@@ -18,10 +18,7 @@ from deltalake.exceptions import DeltaError
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.partitions import DeclaredPartition
 from oncelake.ingestion.declaration.sinks import DeltaSink
-from oncelake.ingestion.delta.commits import (
-    put_metadata,
-    unwritable_features,
-)
+from oncelake.ingestion.delta.commits import put_metadata
 from oncelake.ingestion.delta.description import (
     columns_of,
     first_commit,
@@ -29,6 +26,7 @@ from oncelake.ingestion.delta.description import (
     with_features,
 )
 from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.features import unwritable_features
 from oncelake.ingestion.delta.files import is_delta, read_delta, scan_rows
 from oncelake.ingestion.delta.integrity import (
     altered_sources,

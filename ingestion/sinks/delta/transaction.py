@@ -32,11 +32,15 @@ from oncelake.ingestion.delta.commits import (
     removing,
     restore_version,
     translate_conflicts,
-    unwritable_features,
 )
 from oncelake.ingestion.delta.data_files import AddedFile, is_ordered
 from oncelake.ingestion.delta.description import partitions_in, reshaped
 from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.features import (
+    clustering_columns,
+    tracks_rows,
+    unwritable_features,
+)
 from oncelake.ingestion.delta.files import arrows_files, open_delta, read_delta
 from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.delta.log_files import log_files
@@ -56,7 +60,7 @@ from oncelake.ingestion.delta.vectors import (
     mask_of,
     vector_files,
 )
-from oncelake.ingestion.errors import TableBusyError, counted
+from oncelake.ingestion.errors import RefusedError, TableBusyError, counted
 from oncelake.ingestion.sinks.delta.writer import DeltaFileWriter, PartitionedDeltaWriter
 from oncelake.ingestion.sinks.files import (
     TARGET_BYTES,
@@ -131,7 +135,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         """The files of that version."""
         names = ("path", "num_records", "size_bytes")
         columns = [*(self.added[name].to_pylist() for name in names), self._known.texts]
-        known = living_files(self._path, self._snapshot) if has_vectors(self._snapshot) else {}
+        is_known = has_vectors(self._snapshot) or tracks_rows(self._snapshot)
+        known = living_files(self._path, self._snapshot) if is_known else {}
         return [
             AddedFile(
                 number=number,
@@ -269,6 +274,10 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     @property
     def _with_statistics(self) -> list[str]:
         """The columns of which the table keeps the lowest and highest values."""
+        return [*self._indexed, *clustering_columns(self._path, self._snapshot)]
+
+    @property
+    def _indexed(self) -> list[str]:
         if (names := self._configuration.get(_STATISTICS)) is not None:
             found = _NAMES.findall(names)
             return [ticked.replace("``", "`") or bare.strip() for ticked, bare in found]
@@ -356,6 +365,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         Delta can note wider types beside the old files; delta-rs reads no such table. Done again
         after a crash, it goes on where it was.
         """
+        self._refuse_clustered(layout)
         before, (schema, self._columns) = self.schema, reshaped(self._snapshot, layout)
         if metadata is not None:
             self._fenced = fenced_commit(self._snapshot, self.stream, metadata)
@@ -374,6 +384,20 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
                 self._path,
                 files,
                 lambda: self.commit_moved([*self._rewritten(files, schema, layout.tell)], files),
+            )
+
+    def _refuse_clustered(self, layout: Layout) -> None:
+        """Make sure that the columns by which rows are clustered stay, and nothing else divides."""
+        by = clustering_columns(self._path, self._snapshot)
+        kept = {column.name for column in layout.columns} - {*layout.renamed}
+        lost = [name for name in by if name.partition(".")[0] not in kept]
+        if lost or (by and layout.partitions):
+            raise RefusedError(
+                self.stream,
+                f"{self.where} is clustered by {', '.join(by)}, so that none of these can be "
+                "renamed or dropped, and the table cannot be partitioned.",
+                remedy=f"ALTER TABLE delta.`{self._path}` CLUSTER BY NONE; then run the same "
+                "command again",
             )
 
     def _rewritten(
