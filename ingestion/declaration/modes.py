@@ -29,13 +29,14 @@ CURRENT: Final = "current"
 WINDOW_COLUMNS: Final = ("window_start", "window_end")
 # Columns of every table, of a batch on its way into it, and of the tables beside it.
 _OF_A_BATCH: Final = """
-    _again _alive _at _before _bytes _coerced _contest _decoded _decoded_key _delete _detail _digest
-    _disposition _element _ended _ends_one _epoch _event _extra _fault _file _first_bad _gone _good
-    _has_row _is_asked _is_delete _is_empty _is_erased _is_gone _is_known _is_move _is_new
-    _is_selected _is_shared _is_shown _is_stale _is_tombstone _lacks _left_out _left_to _misfit
-    _moved_from _moves _newest _next _nothing _nth _other _rank _reason _record _records _returned
-    _row _row_of _row_seq _says_delete _selected _seq _split _tombstone_key _transformed _turn
-    _unavailable _unknown _value _violated _waits _what _wholes _wrong _wrong_detail
+    _again _alive _at _before _bytes _change_type _coerced _contest _decoded _decoded_key _delete
+    _detail _digest _disposition _element _ended _ends_one _epoch _event _extra _fault _file
+    _first_bad _gone _good _has_row _is_asked _is_delete _is_empty _is_erased _is_gone _is_known
+    _is_move _is_new _is_selected _is_shared _is_shown _is_stale _is_tombstone _lacks _left_out
+    _left_to _misfit _moved_from _moves _newest _next _nothing _nth _oncelake_deleted
+    _oncelake_partition _other _rank _reason _record _records _returned _row _row_of _row_seq
+    _says_delete _selected _seq _split _tombstone_key _transformed _turn _unavailable _unknown
+    _value _violated _waits _what _wholes _wrong _wrong_detail
 """
 RESERVED: Final = frozenset(
     {

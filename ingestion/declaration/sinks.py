@@ -66,6 +66,12 @@ class SinkPart(Part):
 class DeltaSink(SinkPart):
     """A Delta table in the lake, named for the stream."""
 
+    change_data_feed: Flag = Field(
+        False,
+        description="Whether the table tells its readers which rows each batch has inserted, "
+        "updated and deleted: Delta's change data feed. It is never turned off again from here.",
+    )
+
 
 class IcebergSink(SinkPart):
     """An Iceberg table, in the catalog that pyiceberg is configured for."""

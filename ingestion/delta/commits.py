@@ -15,8 +15,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from oncelake.ingestion.delta.durability import seal_commits
 from oncelake.ingestion.delta.features import (
+    clustering_as_of,
     is_beyond_delta_rs,
+    is_on,
     kept_rows,
+    settings_as_of,
     tracks_rows,
     with_row_ids,
 )
@@ -61,8 +64,7 @@ def put_commit(
     version, now = opened.version() if opened else -1, time.time_ns() // 1_000_000
     made = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
     made |= {**operation, **(fenced.custom_metadata or {})}
-    settings = opened.metadata().configuration if opened else {}
-    if settings.get("delta.enableInCommitTimestamps") == "true":
+    if opened and is_on(opened, "delta.enableInCommitTimestamps"):
         before = json.loads(log_files(table).read(commit_file(version)).splitlines()[0])
         past = before.get("commitInfo", {}).get("inCommitTimestamp", 0)
         made["inCommitTimestamp"] = max(now, past + 1)
@@ -106,13 +108,14 @@ def restore_version(
         {(path, Vector.of(add)): add for path, add in living_files(table, each).items()}
         for each in (then, opened)
     )
-    moment = time.time_ns() // 1_000_000
+    moment, metadata = time.time_ns() // 1_000_000, metadata_of(then)
     put_commit(
         table,
         opened,
         fenced,
         [
-            metadata_of(then),
+            {"metaData": {**metadata["metaData"], "configuration": settings_as_of(then, opened)}},
+            *clustering_as_of(table, then, opened),
             *(removing(add, moment) for file, add in now.items() if file not in past),
             *({"add": {**a, "dataChange": True}} for file, a in past.items() if file not in now),
         ],

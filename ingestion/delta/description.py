@@ -18,6 +18,7 @@ from oncelake.ingestion.declaration.partitions import DeclaredPartition
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.delta.commits import metadata_of
+from oncelake.ingestion.delta.features import FEED
 from oncelake.ingestion.delta.files import EXACT_DIGITS
 from oncelake.ingestion.delta.partitions import (
     GENERATED,
@@ -60,15 +61,15 @@ _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _LOG_DAYS: Final = 30
 
 
-def first_commit(wanted: TableDefinition) -> bytes:
-    """Return the commit that makes a table."""
+def first_commit(wanted: TableDefinition, properties: Mapping[str, str]) -> bytes:
+    """Return the commit that makes a table, with properties beside those that all have."""
     now = time.time_ns() // 1_000_000
     made = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
     row = row_json(wanted.columns)
     names, fields = _divided_by(wanted.partitions, wanted.columns)
     actions = making(
         json.dumps({**row, "fields": [*row["fields"], *fields]}),
-        _properties_of(wanted),
+        {**_properties_of(wanted), **properties},
         features=[FEATURE] if wanted.deletion_vectors else [],
         description=wanted.description,
         partition_by=names,
@@ -85,10 +86,12 @@ def making(
     partition_by: Sequence[str] = (),
 ) -> tuple[dict[str, Any], ...]:
     """Return the actions that make a table of columns as JSON, with features beside theirs."""
-    named, computing = [*features_of(schema), *features], _computing(schema)
+    named, of_writers = [*features_of(schema), *features], _computing(schema)
+    if FEED in properties:
+        of_writers.append("changeDataFeed")
     protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
-    if named or computing:
-        protocol = _protocol(named, [*named, *computing, *_OF_VERSIONS[0][1]])
+    if named or of_writers:
+        protocol = _protocol(named, [*named, *of_writers, *_OF_VERSIONS[0][1]])
     metadata: dict[str, Any] = {
         "id": str(uuid.uuid4()),
         "description": description,

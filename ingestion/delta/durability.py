@@ -30,6 +30,8 @@ from oncelake.ingestion.storage.checksums import (
 )
 from oncelake.ingestion.storage.location import Location
 
+# Where the change data feed of a table has its files.
+FEED_FOLDER: Final = "_change_data"
 _NO_COMMIT: Final = "none"
 # By which a file of Parquet ends.
 _PARQUET: Final = b"PAR1"
@@ -54,6 +56,8 @@ def _seal_commit(table: Location, commit: Location) -> None:
         # There may be no checkpoint, and of a commit that is long ago no file.
         seal_data(file)
     table.sync()
+    if (feed := table / FEED_FOLDER).exists():
+        feed.sync()
     if _number(commit) == 0:
         table.parent.sync()
     seal(commit)
@@ -154,7 +158,7 @@ def _checkpoint_of(commit: Location) -> Location:
 
 
 def _added(commit: Location) -> dict[str, int]:
-    """Return the files that a commit adds, those of vectors included, with their length in bytes.
+    """Return the files that a commit adds, also of vectors and feed, with their length in bytes.
 
     Raises:
         ValueError: it is not whole.
@@ -162,7 +166,7 @@ def _added(commit: Location) -> dict[str, int]:
     actions = [json.loads(line) for line in commit.read().splitlines()]
     if not actions or not all(isinstance(action, dict) for action in actions):
         raise ValueError(f"{commit} holds no actions")
-    added = [action["add"] for action in actions if "add" in action]
+    added = [each[of] for each in actions for of in ("add", "cdc") if of in each]
     files = {unquote(each["path"]): each["size"] for each in added}
     for vector in filter(None, map(Vector.of, added)):
         if vector.file:

@@ -22,7 +22,7 @@ from oncelake.ingestion.delta.commits import (
     translate_conflicts,
 )
 from oncelake.ingestion.delta.description import retention_properties
-from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.durability import FEED_FOLDER, seal_commits
 from oncelake.ingestion.delta.features import is_beyond_delta_rs
 from oncelake.ingestion.delta.files import open_delta, read_delta
 from oncelake.ingestion.delta.log import all_files
@@ -60,7 +60,7 @@ def vacuum(path: Location, *, window: dt.timedelta) -> int:
         removed = sorted({*removed} - _needed(path, table, window))
         for name in removed:
             (path / name).delete()
-    for folder in (path, path / "_delta_log"):
+    for folder in (path, path / "_delta_log", path / FEED_FOLDER):
         _remove_orphans(folder)
     hit(Failpoint.VACUUMED)
     return len(removed)
@@ -102,7 +102,8 @@ def remove_unreferenced(path: Location, written: Iterable[str], *, is_fenced: bo
     files = there - all_files(path, newest)
     for name in files:
         (path / name).delete()
-    _remove_orphans(path)
+    for folder in (path, path / FEED_FOLDER):
+        _remove_orphans(folder)
     hit(Failpoint.VACUUMED)
     return len(files)
 

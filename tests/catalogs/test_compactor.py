@@ -109,7 +109,7 @@ class Compactor(threading.Thread):
     def _compact(table: Table, found: Sequence[DataFile]) -> None:
         writer = files.IcebergFileWriter(table)
         for file in found:
-            for batch in files.read_file(table.io, file, table.schema()):
+            for batch in files.read_file(table, file, table.schema()):
                 writer.write(batch)
         writer.close()
         added = [each.data for each in writer.files]

@@ -128,9 +128,7 @@ _NEEDS_A_REGISTRY: Final = "it needs a schema registry, or `oncelake discover`"
 _HAS_A_TWIN: Final = "another option of the format is paired, which the same code reads"
 # What is written in a declaration, and not paired, with the reason.
 UNPAIRED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        ("name", "topic", "schema", "mode: upsert", "format: json", "sink: delta"), _IS_THE_BASE
-    ),
+    **dict.fromkeys(("name", "topic", "schema", "mode: upsert", "format: json"), _IS_THE_BASE),
     **dict.fromkeys(("declared_in", "route", "schema_from"), "nobody writes it"),
     "transform": _NEEDS_SPARK,
     **dict.fromkeys(("sink: postgres", "sink: kafka"), _NEEDS_A_SERVER),

@@ -398,6 +398,11 @@ COURSE: Final = (
         rank=3,
     ),
     Feature(name="deletion_vectors", fields={"deletion_vectors": True}, page="maintain.md"),
+    Feature(
+        name="change_data_feed",
+        fields={"sink.delta": {"change_data_feed": True}},
+        page="sinks.md",
+    ),
     Feature(name="sink: iceberg", fields={"sink.iceberg": {"spark_names": True}}, page="sinks.md"),
     Feature(
         name="partition_by",

@@ -13,7 +13,7 @@ import pytest
 from deltalake import CommitProperties
 from deltalake.exceptions import DeltaError
 
-from oncelake.ingestion.delta.commits import restore_version
+from oncelake.ingestion.delta.commits import put_metadata, restore_version
 from oncelake.ingestion.delta.features import clustering_columns, unwritable_features
 from oncelake.ingestion.delta.files import open_delta, read_delta, scan_rows
 from oncelake.ingestion.delta.log_files import actions_in
@@ -187,6 +187,58 @@ def test_what_a_table_is_clustered_by_is_neither_renamed_nor_partitioned(tmp_pat
         with pytest.raises(RefusedError, match="clustered by name") as refused:
             table.reshape(layout, note(1))
         assert "CLUSTER BY NONE" in refused.value.remedy
+
+
+def test_upkeep_by_columns_merges_what_delta_rs_refuses(tmp_path: Path) -> None:
+    """In no order; nothing is left over that would be due again."""
+    table = table_with(tmp_path, "rowTracking", marks=True)
+    for seq in range(1, 5):
+        commit(table, seq, change(table, inserted=dict.fromkeys(range(seq * 9, seq * 9 + 5), "a")))
+    before, version = names(table), read_delta(table.path).version()
+
+    for _ in range(2):
+        compact(table.path, target_bytes=1 << 20, cluster_by=["name"])
+
+    assert names(table) == before
+    assert read_delta(table.path).version() == version + 1
+
+
+def test_a_rewind_leaves_features_on_and_brings_the_clustering_back(tmp_path: Path) -> None:
+    """What somebody has turned on since, and clustered by since."""
+    table = table_with(tmp_path, "inCommitTimestamp", "clustering", marks=True)
+    off = {"delta.enableInCommitTimestamps": "false", "delta.note": "then"}
+    put_metadata(table.path, read_delta(table.path), off)
+    commit(table, 1, change(table, inserted={1: "a"}))
+    then = read_delta(table.path).version()
+    by_id = {"clusteringColumns": [["id"]], "domainName": "delta.clustering"}
+    said = {"domain": "delta.clustering", "configuration": json.dumps(by_id), "removed": False}
+    on = {"delta.enableInCommitTimestamps": "TRUE", "delta.note": "now"}
+    put_metadata(table.path, read_delta(table.path), on, [{"domainMetadata": said}])
+    commit(table, 2, change(table, updated={1: "b"}))
+    begin = read_delta(table.path).version()
+
+    table.restore(then, replace(note(3), kind="rewind"))
+    commit(table, 4, change(table, updated={1: "c"}))
+
+    found = read_delta(table.path)
+    assert clustering_columns(table.path, found) == ["name"]
+    assert found.metadata().configuration["delta.note"] == "then"
+    told = {v: actions[0]["commitInfo"].get("inCommitTimestamp") for v, actions in commits(table)}
+    late = [told[version] for version in sorted(told) if version >= begin]
+    assert None not in late
+    assert len(late) == 3
+    assert late == sorted({*late})
+
+
+def test_a_domain_of_others_is_none_of_ours(tmp_path: Path) -> None:
+    """Whatever text it has."""
+    table = table_with(tmp_path, "rowTracking")
+    said = {"domain": "my.app", "configuration": "no JSON", "removed": False}
+    put_metadata(table.path, read_delta(table.path), {}, [{"domainMetadata": said}])
+
+    commit(table, 1, change(table, inserted={1: "a"}))
+
+    assert names(table) == {1: "a"}
 
 
 def test_a_feature_of_which_nothing_is_known_is_left_to_spark(tmp_path: Path) -> None:

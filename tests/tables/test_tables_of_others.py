@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ FEATURES = {
     "delta.enableInCommitTimestamps": "true",
     "delta.enableChangeDataFeed": "true",
 }
+COMES = ("insert", "update_postimage")
 ENGINES = ["local", *twins("spark")]
 UNMET = "violates_constraint"
 
@@ -129,6 +131,32 @@ def test_spark_reads_and_goes_on_with_what_is_written_without_it(
 
     assert world.run().is_balanced
     assert {each["id"] for each in world.rows()} == {*range(12), 50} - {3}
+
+
+@only_long
+@pytest.mark.parametrize("sink", ["delta"])
+@pytest.mark.parametrize("engine", ["local", "spark"])
+@pytest.mark.parametrize("declared", [{}, {"deletion_vectors": True}, {"deletes": "soft"}], ids=str)
+def test_spark_reads_the_change_data_feed_of_every_batch(
+    world: World, engine: str, declared: dict[str, Any]
+) -> None:
+    """What was inserted, updated and deleted since the table was made adds up to its rows."""
+    ask_for(world, engine)
+    world.declare(sink={"delta": {"change_data_feed": True}}, **declared)
+    for number in range(6):
+        world.send(row(number, "n"), row(number // 2, f"again {number}"), None, id=number - 2)
+        assert world.run().is_balanced
+    maintain(world.spec, world.settings, run_id="me")
+
+    read = world.spark.read.format("delta").option("readChangeFeed", "true")
+    read = read.option("startingVersion", 0).load(str(world.paths.data))
+    found = read.select("id", "name", "_change_type").toArrow().to_pylist()
+    added = Counter((e["id"], e["name"]) for e in found if e["_change_type"] in COMES)
+    gone = Counter((e["id"], e["name"]) for e in found if e["_change_type"] not in COMES)
+    assert gone <= added
+    assert sorted((added - gone).elements()) == sorted((e["id"], e["name"]) for e in world.rows())
+    assert {e["_change_type"] for e in found} >= {"insert", "update_preimage"}
+    assert find_problems(world) == ()
 
 
 @only_long

@@ -79,10 +79,11 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
     # Of one partition all rows have the same value.
     cluster_by = [name for name in cluster_by if name not in by]
     if is_only_ours or (is_ours and (by or has_vectors(table))):
+        is_all = bool(cluster_by) and not is_only_ours
         is_due = _compact_by_partition(
-            path, target_bytes=target_bytes, is_all=bool(cluster_by), is_only_ours=is_only_ours
+            path, target_bytes=target_bytes, is_all=is_all, is_only_ours=is_only_ours
         )
-        if (by or is_only_ours) and not (cluster_by and is_due):
+        if is_only_ours or (by and not (cluster_by and is_due)):
             return
         table = open_delta(path)
     every = data_files(table)

@@ -26,7 +26,7 @@ from oncelake.ingestion.delta.description import (
     with_features,
 )
 from oncelake.ingestion.delta.durability import seal_commits
-from oncelake.ingestion.delta.features import unwritable_features
+from oncelake.ingestion.delta.features import FEED, unwritable_features
 from oncelake.ingestion.delta.files import is_delta, read_delta, scan_rows
 from oncelake.ingestion.delta.integrity import (
     altered_sources,
@@ -72,15 +72,16 @@ _INVARIANT: Final = "delta.invariants"
 
 def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaSinkTable:
     """Open a stream's table; it need not be there."""
-    del sink, settings
-    return DeltaSinkTable(stream, lake / stream)
+    del settings
+    return DeltaSinkTable(stream, lake / stream, has_feed=sink.change_data_feed)
 
 
 class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable):
     """A stream's Delta table; see ``SinkTable``."""
 
-    def __init__(self, stream: str, path: Location) -> None:
+    def __init__(self, stream: str, path: Location, *, has_feed: bool = False) -> None:
         self.stream, self.path = stream, path
+        self._wanted = {FEED: "true"} if has_feed else {}
         # Of the table that a log has read last.
         self._table_id: str | None = None
 
@@ -104,18 +105,22 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
     def create(self, wanted: TableDefinition) -> None:
         """Make the table by a first commit: delta-rs would name fewer features than Spark needs."""
         if not is_delta(self.path):
-            self._table_id, first = None, first_commit(wanted)
+            self._table_id, first = None, first_commit(wanted, self._wanted)
             with suppress(FileExistsError):
                 (self.path / "_delta_log" / commit_file(0)).create(first)
         self.seal()
         log_files(self.path).forget()
 
     def use_deletion_vectors(self, is_wanted: bool) -> None:
-        """Set Delta's property, and raise the protocol where that is needed."""
+        """Set Delta's properties, a feed's too, and raise the protocol where that is needed."""
         table = read_delta(self.path)
-        if is_wanted != (table.metadata().configuration.get(PROPERTY) == "true"):
-            more = with_features(table, FEATURE) if is_wanted else []
-            put_metadata(self.path, table, {PROPERTY: str(is_wanted).lower()}, more)
+        found, wanted = table.metadata().configuration, dict(self._wanted)
+        if is_wanted != (found.get(PROPERTY) == "true"):
+            wanted[PROPERTY] = str(is_wanted).lower()
+        if not wanted.items() <= found.items():
+            named = {FEED: "changeDataFeed", PROPERTY: FEATURE}
+            more = with_features(table, *(named[each] for each in wanted if wanted[each] == "true"))
+            put_metadata(self.path, table, wanted, more)
 
     def begin(self, seq: int) -> DeltaTransaction:
         """Open the newest version, and make sure that it stands at the seq before."""

@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema
@@ -35,9 +36,10 @@ from oncelake.ingestion.delta.commits import (
 )
 from oncelake.ingestion.delta.data_files import AddedFile, is_ordered
 from oncelake.ingestion.delta.description import partitions_in, reshaped
-from oncelake.ingestion.delta.durability import seal_commits
+from oncelake.ingestion.delta.durability import FEED_FOLDER, seal_commits
 from oncelake.ingestion.delta.features import (
     clustering_columns,
+    has_feed,
     tracks_rows,
     unwritable_features,
 )
@@ -67,9 +69,11 @@ from oncelake.ingestion.sinks.files import (
     FilesTransaction,
     Mask,
     as_numbers,
+    discarding,
     numbered,
     read_columns,
     refuse_other_rows,
+    wanted_of,
 )
 from oncelake.ingestion.storage.checksums import matches_checksum, seal
 from oncelake.ingestion.storage.damage import damaged_table
@@ -89,6 +93,8 @@ _COMMITS_TO_CHECKPOINT: Final = "10"
 _NAMES: Final = re.compile(r"`((?:[^`]|``)+)`|([^,`\s][^,`]*)")
 # Bounds of moments have no microseconds.
 _MILLISECOND: Final = 1_000
+# What a feed calls what has become of a row.
+_CHANGE_TYPE: Final = "_change_type"
 # What DuckDB takes for a pattern in the name of a file.
 _PATTERN: Final = re.compile(r"[*?\[\]{}]")
 
@@ -107,6 +113,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         self._columns: list[dict[str, Any]] = []
         self._renamed: Mapping[str, str] = {}
         self._fenced = CommitProperties()
+        self._feed: list[AddedFile] = []
         recorded = self._snapshot.transaction_version(app_id(stream))
         is_another = table_id not in (None, str(self._snapshot.metadata().id))
         if is_another or seq != (-1 if recorded is None else recorded) + 1:
@@ -274,7 +281,11 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     @property
     def _with_statistics(self) -> list[str]:
         """The columns of which the table keeps the lowest and highest values."""
-        return [*self._indexed, *clustering_columns(self._path, self._snapshot)]
+        return [*self._indexed, *self._clustered]
+
+    @cached_property
+    def _clustered(self) -> list[str]:
+        return clustering_columns(self._path, self._snapshot)
 
     @property
     def _indexed(self) -> list[str]:
@@ -327,8 +338,47 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         if _settings_of(before) != _settings_of(self._snapshot):
             raise TableBusyError.meanwhile(self.stream)
         self.close()
-        for name in ("added", "files", "_known"):
+        for name in ("added", "files", "_known", "_clustered"):
             self.__dict__.pop(name, None)
+
+    def _rewrite(
+        self,
+        metadata: CommitMetadata,
+        places: pa.Table,
+        *,
+        updated: pa.Table,
+        inserted: pa.Table,
+    ) -> None:
+        """Write what readers of the feed get of a commit, too; of new rows alone they read those.
+
+        What an erase takes out is in no feed.
+        """
+        schema = self.schema.append(pa.field(_CHANGE_TYPE, pa.string()))
+        folder = self._path / FEED_FOLDER
+        writer = DeltaFileWriter(folder, schema, ())
+        with discarding(writer.discard, *self.refusals):
+            if has_feed(self._snapshot) and len(places) and not self.is_erase:
+                if folder.is_local:
+                    folder.path.mkdir(exist_ok=True)
+                for kind, rows in self._changes(places, updated, inserted):
+                    writer.write(rows.append_column(_CHANGE_TYPE, kind))
+                writer.close()
+            self._feed = writer.files
+            super()._rewrite(metadata, places, updated=updated, inserted=inserted)
+
+    def _changes(
+        self, places: pa.Table, updated: pa.Table, inserted: pa.Table
+    ) -> Iterator[tuple[pa.Array, pa.Table]]:
+        """Yield the rows that a commit changes, before and after, and what becomes of each."""
+        for kind, rows in (("insert", inserted), ("update_postimage", updated)):
+            yield pa.repeat(kind, len(rows)), self._as_stored(rows)
+        for number, of_file in self._by_file(self._living(places)):
+            keys, done = of_file.sort_by("_row").column("_key").to_numpy(), 0
+            for batch in wanted_of(self._whole(number), self._flags(number, of_file)):
+                is_updated = keys[done : done + len(batch)] < len(updated)
+                done += len(batch)
+                kinds = np.where(is_updated, "update_preimage", "delete")
+                yield pa.array(kinds, pa.string()), pa.Table.from_batches([batch])
 
     def commit_files(
         self,
@@ -341,6 +391,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         """Put a commit into the log: to who reads its history, a MERGE by the stream's keys."""
         now = time.time_ns() // 1_000_000
         actions = _actions(added, removed, now, is_silent=self.is_erase)
+        actions += [{"cdc": _of_feed(each)} for each in self._feed]
         new, keys = [each for each in added if not each.vector], metadata.identity.keys
         rows, marked = sum(each.rows for each in new), len(added) - len(new)
         metrics = {
@@ -388,7 +439,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
 
     def _refuse_clustered(self, layout: Layout) -> None:
         """Make sure that the columns by which rows are clustered stay, and nothing else divides."""
-        by = clustering_columns(self._path, self._snapshot)
+        by = self._clustered
         kept = {column.name for column in layout.columns} - {*layout.renamed}
         lost = [name for name in by if name.partition(".")[0] not in kept]
         if lost or (by and layout.partitions):
@@ -446,6 +497,16 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             table.create_checkpoint()
             table.cleanup_metadata()
             log_files(self._path).forget()
+
+
+def _of_feed(file: AddedFile) -> dict[str, Any]:
+    """Return the action of a file of the change data feed."""
+    return {
+        "path": f"{FEED_FOLDER}/{file.path}",
+        "partitionValues": {},
+        "size": file.size_bytes,
+        "dataChange": False,
+    }
 
 
 def _actions(

@@ -713,8 +713,8 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         update = self._table.update_schema()
         _reshape(update, self._table.schema(), layout)
         schema = update._apply()
-        # Of two that differ in what Spark calls a column, the newer has the names that are wanted.
-        newest = reversed(self._table.metadata.schemas)
+        # Two may differ in what Spark calls a column, and be equal here: the current one is wanted.
+        newest = (self._table.schema(), *reversed(self._table.metadata.schemas))
         known = (each.schema_id for each in newest if each == schema)
         schema_id = next(known, None)
         if schema_id is None:
