@@ -83,6 +83,10 @@ class IcebergSink(SinkPart):
         """Return the table of a stream."""
         return self.table or f"oncelake.{stream}"
 
+    def beside(self, stream: str) -> SinkPart:
+        """Return a branch of the table, which is named as Spark does."""
+        return self.model_copy(update={"table": f"{self.table_of(stream)}.branch_oncelake_rebuild"})
+
 
 class PostgresSink(SinkPart):
     """A table of PostgreSQL; ONCELAKE_POSTGRES says where the server is."""

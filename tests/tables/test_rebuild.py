@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from oncelake.ingestion.declaration.sinks import SinkSpec
 from oncelake.ingestion.errors import (
     DamagedTableError,
     ForeignTableError,
@@ -18,6 +19,8 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.operations.decisions import reset
 from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.history.rebuild import RebuildReport
+from oncelake.ingestion.tables.table import SinkTable
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
@@ -36,6 +39,12 @@ def begin_rebuild(world: World, **fields: Any) -> None:
     declared, stop = {**world.declared, "max_offsets_per_trigger": 1, **fields}, threading.Event()
     begun = replace(world, declared=declared)
     begun.rebuild(stop=stop, on_batch=lambda row, lag: stop.set())
+
+
+def old_table(world: World, done: RebuildReport) -> SinkTable:
+    """Open the table that a rebuild has replaced, by the name that it tells."""
+    part = world.spec.sink.declared.model_copy(update={"table": done.old.renamed})
+    return world.paths.at(SinkSpec(**{world.spec.sink.name: part})).table
 
 
 def origins(world: World) -> list[dict[str, Any]]:
@@ -61,9 +70,7 @@ def test_a_new_table_takes_the_place_of_the_old(world: World, sink: str) -> None
         {"id": 1, "name": "c", "city": "Rome"},
         {"id": 3, "name": "d", "city": None},
     ]
-    world.declare(sink={sink: {"table": done.old.renamed}})
-    assert world.paths.table.log().table_id() == old
-    world.declare(sink=sink)
+    assert old_table(world, done).log().table_id() == old
     assert find_problems(world) == ()
 
 
