@@ -109,7 +109,6 @@ _KIND: Final = SINKS["iceberg"]
 _FORMAT: Final = 2
 # Every commit writes all metadata anew, notes included: a few of the older are enough.
 _PROPERTIES: Final = {
-    "format-version": str(_FORMAT),
     "write.parquet.compression-codec": "zstd",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
@@ -191,7 +190,11 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
                 partition_spec=partitions.specification(schema, wanted.partitions),
                 sort_order=sorting.specified(schema, wanted.sort_by),
                 # The table of a branch is in one that may be nobody's.
-                properties={**properties, **({} if entry.part else ours)},
+                properties={
+                    **properties,
+                    "format-version": str(_FORMAT),
+                    **({} if entry.part else ours),
+                },
             )
         if entry.part:
             self._create_in_branch(wanted, {**properties, **ours})
