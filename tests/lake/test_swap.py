@@ -132,7 +132,9 @@ def test_a_swap_that_was_cut_short_is_finished(paths: StreamPaths) -> None:
 
     refuse_half_swapped(paths)
     (entry,) = paths.archive.folders()
-    ending = f"__{entry.lower()}" if paths.sink.postgres else f".tag_oncelake_{entry.lower()}"
+    ending = (
+        f"__{entry.lower()}" if paths.sink.postgres else f".tag_oncelake_archive_{entry.lower()}"
+    )
     aside = paths.at(_named(paths, ending))
     assert (paths.table.log().table_id(), aside.table.log().table_id()) == (new, old)
     assert [row.table_id for row in Ledger(paths.ledger).rows()] == [new]

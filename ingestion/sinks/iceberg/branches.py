@@ -31,6 +31,8 @@ from pyiceberg.table.update import (
 )
 
 REBUILD: Final = "oncelake_rebuild"
+# Of a table in the lake's archive: behind this stands the name of the entry.
+TAG: Final = "oncelake_archive_"
 SEQ: Final = "oncelake.seq"
 # The id of a table that is not the whole's, also when it has taken the whole's place.
 TABLE_ID: Final = "oncelake.table-id"
@@ -148,7 +150,19 @@ def swapped(stored: TableMetadata, tag: str | None) -> Iterator[TableUpdate]:
     yield SetDefaultSpecUpdate(spec_id=new.default_spec_id)
     yield SetDefaultSortOrderUpdate(sort_order_id=new.default_sort_order_id)
     yield from removed(stored, REBUILD)
+    for gone in _tags_in(stored) - stored.refs.keys():
+        yield from removed(stored, gone)
     yield SetPropertiesUpdate(updates=new.properties)
+
+
+def _tags_in(stored: TableMetadata) -> set[str]:
+    names = (name.partition(".")[0] for name in stored.properties)
+    return {name for name in names if name.startswith(TAG)}
+
+
+def entry_of(tag: str) -> str:
+    """Return the entry of the lake's archive whose rows a tag keeps; empty for one of others."""
+    return tag.removeprefix(TAG).upper() if tag.startswith(TAG) else ""
 
 
 def _set_ref(name: str, snapshot_id: int, type_: SnapshotRefType) -> SetSnapshotRefUpdate:

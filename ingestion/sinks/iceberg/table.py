@@ -282,7 +282,7 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         """Rename the table in its catalog; where a branch replaces it, a tag keeps it."""
         own, table = self._entry, self._entry.load()
         if is_replaced:
-            aside = own.at(f"tag_oncelake_{entry.lower()}")
+            aside = own.at(f"tag_{branches.TAG}{entry.lower()}")
             if table and branches.shown(table.stored, REBUILD):
                 tag = aside.ref if self._is_ours(table) else None
                 own.commit(table, (*branches.swapped(table.stored, tag),))
@@ -291,6 +291,10 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
             if self._is_ours(table) and not aside.load():
                 own.rename(aside)
         return aside.name if aside.load() else None
+
+    def drop_archived(self, entry: str) -> None:
+        """Remove the tag that a rebuild has given it, if it has."""
+        IcebergTable(self._entry.at(f"tag_{branches.TAG}{entry.lower()}")).drop()
 
     def drop(self) -> None:
         """Remove the table from its catalog, and its files."""
@@ -598,11 +602,13 @@ def _selected(schema: Schema, names: Iterable[str]) -> Schema:
 def _refuse_named(entry: CatalogEntry, table: Table) -> None:
     """Make sure that nobody has given older snapshots a name, by which they shall stay."""
     if names := sorted(table.metadata.refs.keys() - {MAIN_BRANCH, REBUILD}):
+        ways = f"drop them, by Spark: ALTER TABLE {entry.name} DROP BRANCH {names[0]}, or DROP TAG"
+        if archived := [*filter(None, map(branches.entry_of, names))]:
+            ways = f"oncelake archive prune {entry.stream} {' '.join(archived)} --yes"
         raise RefusedError(
             entry.stream,
             f"{entry.where} has other branches or tags, which keep older rows: {', '.join(names)}.",
-            remedy=f"drop them, by Spark: ALTER TABLE {entry.name} DROP BRANCH {names[0]}, or DROP "
-            "TAG; then run the same command again",
+            remedy=f"{ways}; then run the same command again",
         )
 
 
@@ -689,8 +695,11 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         """Load the newest snapshot, which such as only move rows have led to."""
         # Who puts files together all the time is given some.
         time.sleep(random.uniform(*_WAITED))
-        entry, before = self._entry, self._table
-        table, since = snapshots.IcebergLog(entry).since(before.metadata.current_snapshot_id)
+        before, log = self._table, snapshots.IcebergLog(self._entry)
+        if not log.exists:
+            # A swap, or an erase, has taken the branch away.
+            raise seq_conflict(self.stream, self.where, self.seq, last=None)
+        table, since = log.since(before.metadata.current_snapshot_id)
         refuse_other_rows(self.stream, self.where, self.seq, since or ())
         last = snapshots.last_seq(table, self.stream)
         if self.seq != (-1 if last is None else last) + 1:
