@@ -20,10 +20,12 @@ from oncelake.ingestion.errors import (
 from oncelake.ingestion.operations.decisions import reset
 from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.operations.history.rebuild import RebuildReport
+from oncelake.ingestion.storage.failpoints import Failpoint
 from oncelake.ingestion.tables.table import SinkTable
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
+from tests.trials.failpoints import PlannedError, crashing_at
 
 
 def fill(world: World) -> None:
@@ -72,6 +74,41 @@ def test_a_new_table_takes_the_place_of_the_old(world: World, sink: str) -> None
     ]
     assert old_table(world, done).log().table_id() == old
     assert find_problems(world) == ()
+
+
+# Where a rebuild dies, and how often it comes there before.
+PLACES: list[Any] = [
+    *((Failpoint.TABLE_CREATED, 1), (Failpoint.COMMITTED, 2)),
+    *((Failpoint.SWAP_BEGUN, 1), (Failpoint.SWAP_CLEARED, 1)),
+    *twins((Failpoint.LOOKING, 1), (Failpoint.PREPARED, 1), (Failpoint.COMMITTED, 1)),
+    *twins((Failpoint.LEDGER_WRITTEN, 1), (Failpoint.BATCH_DONE, 2)),
+    *twins((Failpoint.REPORTED, 1), (Failpoint.REPORTED, 2)),
+]
+
+
+@pytest.mark.parametrize("sink", ["iceberg"])
+def test_a_rebuild_that_dies_goes_on_where_it_was(world: World) -> None:
+    """Wherever that is, runs go on meanwhile, and every old table is kept by a tag."""
+    world.declare(max_offsets_per_trigger=2)
+    fill(world)
+    expected = world.rows()
+    for at, (place, nth) in enumerate(PLACES, 30):
+        with crashing_at(place, nth), pytest.raises(PlannedError):
+            world.rebuild()
+        # Where the swap had begun, the run ends it.
+        world.send(row(at, f"{place}"))
+        world.run()
+        expected = [*expected, row(at, f"{place}")]
+        assert world.rows() == expected, place
+
+        done = world.rebuild()
+
+        assert world.rows() == expected, place
+        assert done.old.renamed is not None
+    assert find_problems(world) == ()
+    refs = world.paths.table._entry.loaded().metadata.refs  # type: ignore[attr-defined]
+    # A swap that had begun before is another rebuild than the one behind it.
+    assert len(refs) - 1 == len(PLACES) + 2
 
 
 @pytest.mark.kafka
