@@ -111,6 +111,29 @@ def test_a_rebuild_that_dies_goes_on_where_it_was(world: World) -> None:
     assert len(refs) - 1 == len(PLACES) + 2
 
 
+@pytest.mark.parametrize("sink", ["iceberg"])
+def test_a_reset_takes_the_branch_of_a_rebuild_with_it(world: World) -> None:
+    """The rebuild is refused, or begins anew; it does not take the place of the next table."""
+    world.declare(max_offsets_per_trigger=1)
+    fill(world)
+
+    def reset_meanwhile(*_: Any) -> None:
+        if world.paths.table.log().exists:
+            reset(world.name, world.settings, run_id="r", sink=world.spec.sink)
+
+    with pytest.raises(RefusedError, match=r"could not go on where it was.*It was removed"):
+        world.rebuild(on_batch=reset_meanwhile)
+    assert not world.paths.table.log().exists
+
+    world.run()
+    reset_table = world.paths.table.log().table_id()
+    world.rebuild()
+
+    assert [each["name"] for each in world.rows()] == ["c", "d"]
+    assert world.paths.table.log().table_id() != reset_table
+    assert find_problems(world) == ()
+
+
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.parametrize(
@@ -145,12 +168,12 @@ def test_a_stream_that_moves_ends_as_one_that_began_there(world: World, old: str
     assert find_problems(world) == ()
 
 
-@pytest.mark.parametrize("sink", ["postgres"])
-def test_a_stream_moves_to_another_table_of_its_sink(world: World) -> None:
+@pytest.mark.parametrize("sink", ["postgres", *twins("iceberg")])
+def test_a_stream_moves_to_another_table_of_its_sink(world: World, sink: str) -> None:
     """It is refused as a move to another sink is, and the old table keeps its name."""
     fill(world)
     old = world.paths.table
-    world.declare(sink={"postgres": {"table": f"public.{world.name}_2"}})
+    world.declare(sink={sink: {"table": f"public.{world.name}_2"}})
     with pytest.raises(IdentityChangedError, match=f"are in a table of {re.escape(old.where)}; "):
         world.run()
 
