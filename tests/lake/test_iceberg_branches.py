@@ -15,7 +15,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
 from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
-from oncelake.ingestion.declaration.sinks import IcebergSink, SinkPart
+from oncelake.ingestion.declaration.sinks import REBUILD, IcebergSink, SinkPart
 from oncelake.ingestion.errors import CommitConflictError, RefusedError, TableBusyError
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.iceberg import branches
@@ -71,7 +71,7 @@ def test_what_is_committed_to_a_branch_others_do_not_see(tmp_path: Path) -> None
     after = opened(tmp_path)._entry.loaded().metadata
 
     def own(of: dict[str, str]) -> dict[str, str]:
-        return {name: of[name] for name in of if not name.startswith(branches.REBUILD)}
+        return {name: of[name] for name in of if not name.startswith(REBUILD)}
 
     assert own(after.properties) == own(before.properties)
     assert after.current_snapshot_id == before.current_snapshot_id
@@ -157,7 +157,7 @@ def test_a_branch_that_is_dropped_leaves_no_file(tmp_path: Path) -> None:
     metadata = opened(tmp_path)._entry.loaded().metadata
     assert paths_in(opened(tmp_path)) == kept
     assert {*metadata.refs} == {"main"}
-    assert not [name for name in metadata.properties if branches.REBUILD in name]
+    assert not [name for name in metadata.properties if REBUILD in name]
     assert not rebuilt(tmp_path).log().exists
     begin(partial(rebuilt, tmp_path))
     assert rows_in(rebuilt(tmp_path)) == {}
@@ -201,7 +201,7 @@ def test_a_branch_that_somebody_has_dropped_begins_anew(tmp_path: Path) -> None:
     """Its seq is forgotten with it, and so is what a tag had that is gone."""
     commit(rebuilt(tmp_path), 1, inserted={1: "new"})
     entry = opened(tmp_path)._entry
-    entry.commit(entry.loaded(), [RemoveSnapshotRefUpdate(ref_name=branches.REBUILD)])
+    entry.commit(entry.loaded(), [RemoveSnapshotRefUpdate(ref_name=REBUILD)])
     assert not rebuilt(tmp_path).log().exists
 
     begin(partial(rebuilt, tmp_path))
@@ -221,13 +221,13 @@ def test_a_branch_of_somebody_else_is_refused(tmp_path: Path) -> None:
     entry = opened(tmp_path)._entry
     head = entry.loaded().metadata.current_snapshot_id
     assert head is not None
-    theirs = branches._set_ref(branches.REBUILD, head, SnapshotRefType.BRANCH)
+    theirs = branches._set_ref(REBUILD, head, SnapshotRefType.BRANCH)
     entry.commit(entry.loaded(), [theirs])
 
-    with pytest.raises(RefusedError, match=f"branch {branches.REBUILD}, which somebody else"):
+    with pytest.raises(RefusedError, match=f"branch {REBUILD}, which somebody else"):
         make(rebuilt(tmp_path))
 
-    assert entry.loaded().metadata.refs[branches.REBUILD].snapshot_id == head
+    assert entry.loaded().metadata.refs[REBUILD].snapshot_id == head
 
 
 def test_a_table_that_is_not_there_is_made_empty(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-REBUILD: Final = "oncelake_rebuild"
+from oncelake.ingestion.declaration.sinks import REBUILD
+
 # Of a table in the lake's archive: behind this stands the name of the entry.
 TAG: Final = "oncelake_archive_"
 SEQ: Final = "oncelake.seq"

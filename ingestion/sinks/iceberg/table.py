@@ -57,7 +57,7 @@ from pyiceberg.typedef import EMPTY_DICT
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.partitions import DeclaredPartition
-from oncelake.ingestion.declaration.sinks import SINKS, IcebergSink
+from oncelake.ingestion.declaration.sinks import REBUILD, SINKS, IcebergSink
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.files import (
@@ -69,7 +69,7 @@ from oncelake.ingestion.sinks.files import (
 )
 from oncelake.ingestion.sinks.iceberg import branches, files, partitions, sorting
 from oncelake.ingestion.sinks.iceberg import log as snapshots
-from oncelake.ingestion.sinks.iceberg.branches import REBUILD, id_of
+from oncelake.ingestion.sinks.iceberg.branches import id_of
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry, OvertakenError
 from oncelake.ingestion.sinks.iceberg.files import (
     IcebergFileWriter,
