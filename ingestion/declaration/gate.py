@@ -62,6 +62,8 @@ class Publish(Part):
     def _main_is_the_table(cls, value: str | None) -> str | None:
         if value == "main":
             raise ValueError("main is the table itself; write another name, such as audit")
+        if (value or "").startswith("oncelake_"):
+            raise ValueError("these are for rebuilds; write another name, such as audit")
         return value
 
     @property

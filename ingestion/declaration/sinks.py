@@ -26,6 +26,8 @@ from oncelake.ingestion.declaration.types import PLAIN_NAME, SqlType
 _QUALIFIED: Final = r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$"
 # The ending of the name of a table that is made beside another, to take its place.
 BESIDE: Final = "__rebuild"
+# The branch of an Iceberg table in which that one is made.
+REBUILD: Final = "oncelake_rebuild"
 QualifiedName = Annotated[
     str,
     StringConstraints(pattern=_QUALIFIED),
@@ -93,6 +95,10 @@ class IcebergSink(SinkPart):
     def table_of(self, stream: str) -> str:
         """Return the table of a stream."""
         return self.table or f"oncelake.{stream}"
+
+    def beside(self, stream: str) -> SinkPart:
+        """Return a branch of the table, which is named as Spark does."""
+        return self.model_copy(update={"table": f"{self.table_of(stream)}.branch_{REBUILD}"})
 
 
 class PostgresSink(SinkPart):

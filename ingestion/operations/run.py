@@ -21,6 +21,7 @@ from oncelake.ingestion.declaration.rules.notices import notices_of
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import (
     BatchTooLargeError,
+    CommitConflictError,
     OffsetsExpiredError,
     RefusedError,
     TopicRecreatedError,
@@ -313,6 +314,8 @@ class Run(StreamTask):
         log = table.log()
         stalls = find_stalls(ends, stream.kafka, stream.settings)
         hit(Failpoint.REPORTED)
+        if not log.exists:
+            raise CommitConflictError(stream.name, f"{table.where} was removed meanwhile.")
         return RunReport(
             stream=stream.name,
             run_id=self.run_id,

@@ -368,6 +368,14 @@ class NamedTable(SinkTable):
             MissingRightError: the role may not do that. No name has changed.
         """
 
+    def drop_archived(self, entry: str) -> None:
+        """Remove what it keeps in itself of a table that a rebuild has replaced.
+
+        Args:
+            entry: As it was told ``set_aside``.
+        """
+        del entry
+
     @abstractmethod
     def drop(self) -> None:
         """Remove the table of this stream for good."""

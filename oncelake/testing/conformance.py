@@ -708,6 +708,7 @@ class SinkConformance:
         place.beside().commit_note(note(0, run_id="new"))
         commit(place.beside(), 1, run_id="new", inserted={2: "new"})
         old, new = (each().log().table_id() for each in (opened, place.beside))
+        assert old != new, "they are two tables, and the ledger tells them apart by their ids"
 
         aside = named(opened).set_aside("20240101", is_replaced=True)
 

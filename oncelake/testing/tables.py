@@ -16,7 +16,6 @@ from oncelake.ingestion.declaration.ddl import system_columns
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.tables.commit_metadata import Identity
 from oncelake.sinks import (
-    BESIDE,
     ROW_COUNTS,
     Change,
     CommitMetadata,
@@ -252,7 +251,11 @@ class Place:
     def beside(self) -> Opener:
         """Return what opens the table that takes the place of this one."""
         assert self.part is not None, "`opened` is a `partial` of `open_table`, with its part"
-        return self.named(f"{self._name}{BESIDE}")
+        beside = self.part.beside(self._stream)
+        return partial(
+            self._opened.func,
+            *(beside if each is self.part else each for each in self._opened.args),
+        )
 
     @property
     def _has_name(self) -> bool:

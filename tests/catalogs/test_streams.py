@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import io
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import fastavro
 import pyarrow.parquet as pq
@@ -73,45 +79,112 @@ def test_a_run_that_ends_around_its_commit_is_finished_by_the_next(
     assert find_problems(world) == ()
 
 
-@only_catalogs
 def test_a_rebuild_takes_the_place_of_the_table(world: World, catalog: TriedCatalog) -> None:
-    """The old one has another name, and its rows."""
-    fill(world)
-    world.declare(schema="id INT NOT NULL, name STRING, at INT, city STRING")
+    """Readers find the old rows, and then the new ones; a run goes on meanwhile."""
+    fill_with_cities(world)
+    before, runs = replace(world, declared={**world.declared}), [with_city(7, "m")]
+    declare_another(world)
 
-    done = world.rebuild()
+    def run_once(*_: object) -> None:
+        if runs:
+            world.send(runs.pop())
+            before.run()
 
-    assert [each["id"] for each in world.rows()] == [1, 3, 4]
+    with reading_on_and_on(world, catalog) as found:
+        done = world.rebuild(on_batch=run_once)
+
+    old = {"A", "c", PERSON}
+    assert [*dict.fromkeys(found)] == [frozenset(old), frozenset({*old, "m"}), NEW | {"m!"}]
+    assert [each["id"] for each in world.rows()] == [1, 3, 4, 7]
     assert find_problems(world) == ()
-    assert done.old.renamed is not None
-    ending = done.old.renamed.removeprefix(f"{catalog.namespace}.{world.topic}")
-    assert table_of(world, catalog, ending).scan().count() == 3
+    table = table_of(world, catalog)
+    assert [field.name for field in table.spec().fields] == ["city_trunc_1"]
+    assert table.schema().find_field("at").field_id > len(world.spec.columns)
+    tag = str(done.old.renamed).partition(".tag_")[2]
+    assert {*table.metadata.refs} == {"main", tag}
+    kept = table.scan(snapshot_id=table.metadata.refs[tag].snapshot_id).to_arrow()
+    assert {*kept["name"].to_pylist()} == {*old, "m"}
+
+
+NEW = frozenset({"A!", "c!", f"{PERSON}!"})
+
+
+def with_city(id_: int, name: str) -> dict[str, Any]:
+    """Return a record with a field that is not declared at first."""
+    return {**row(id_, name), "city": f"{name}!"}
+
+
+def fill_with_cities(world: World) -> None:
+    """Insert, change and delete rows, by two runs."""
+    world.send(with_city(1, "a"), with_city(2, "b"), b"not JSON", with_city(3, "c"))
+    world.run()
+    world.send(with_city(1, "A"), None, id=2)
+    world.send(with_city(4, PERSON), partition=1)
+    world.run()
+
+
+def declare_another(world: World) -> None:
+    """Declare another type, a column that was left out, partitions and an order."""
+    world.declare(
+        schema="id INT NOT NULL, name STRING, at BIGINT, city STRING",
+        partition_by=["truncate(1, city)"],
+        sort_by=["at"],
+    )
+
+
+def texts_of(table: Table) -> frozenset[str]:
+    """Return the new column's values, or, where there is none, the old one's."""
+    rows = table.scan().to_arrow()
+    return frozenset(rows["city" if "city" in rows.column_names else "name"].to_pylist())
+
+
+@contextmanager
+def reading_on_and_on(world: World, catalog: TriedCatalog) -> Iterator[list[frozenset[str]]]:
+    """Let somebody else read the table without a pause; collect what they find."""
+    found, is_done = list[frozenset[str]](), threading.Event()
+
+    def read() -> None:
+        is_last = False
+        while not is_last:
+            is_last = is_done.is_set()
+            found.append(texts_of(table_of(world, catalog)))
+
+    with ThreadPoolExecutor() as threads:
+        reader = threads.submit(read)
+        try:
+            yield found
+        finally:
+            is_done.set()
+        reader.result()
 
 
 @only_catalogs
-def test_a_rebuild_that_dies_between_its_two_renames_is_finished(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_committed", [False, True], ids=["before", "behind"])
+def test_a_rebuild_that_dies_at_its_swap_is_finished(
+    world: World, catalog: TriedCatalog, monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:
-    """Readers find no table until the next run has given the new one its name."""
-    fill(world)
-    world.declare(schema="id INT NOT NULL, name STRING, at INT, city STRING")
-    rename, renamed = CatalogEntry.rename, list[str]()
+    """By the next run; until then readers find the old rows, or the new ones."""
+    fill_with_cities(world)
+    declare_another(world)
+    commit = CatalogEntry.commit
 
-    def rename_once(entry: CatalogEntry, to: CatalogEntry) -> None:
-        if renamed:
+    def die_at_swap(entry: CatalogEntry, table: Any, updates: Any, *given: Any) -> None:
+        is_swap = any(getattr(each, "type", "") == "tag" for each in updates)
+        if is_committed or not is_swap:
+            commit(entry, table, updates, *given)
+        if is_swap:
             raise PlannedError
-        rename(entry, to)
-        renamed.append(to.name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(CatalogEntry, "rename", rename_once)
+        patch.setattr(CatalogEntry, "commit", die_at_swap)
         with pytest.raises(PlannedError):
             world.rebuild()
-    assert not world.paths.table.log().exists
+    shown = texts_of(table_of(world, catalog))
+    assert shown == (NEW if is_committed else {"A", "c", PERSON})
 
     world.run()
 
-    assert [each["id"] for each in world.rows()] == [1, 3, 4]
+    assert {each["city"] for each in world.rows()} == NEW
     assert find_problems(world) == ()
 
 

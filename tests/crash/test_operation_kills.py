@@ -84,3 +84,26 @@ def test_an_operation_that_is_killed_is_done_again(
     assert prove(world).differences == ()
     if name != "erase":
         assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("place", PLACES["rebuild"])
+def test_a_rebuild_in_a_branch_that_is_killed_goes_on(world: World, place: Failpoint) -> None:
+    """A reader finds the old rows, or the new ones, before it is typed again, too."""
+    world.declare(sink="iceberg", sequence_by=["at"], apply_as_deletes="name = 'gone'")
+    for at in range(3):
+        world.send(row(1, f"v{at}", at=at), row(10 + at, "new", at=at), b"garbage")
+        world.run()
+    world.write_declaration()
+    world.operation = ("rebuild", *OPERATIONS["rebuild"])
+    before = world.rows()
+    visits = str(world.settings.state / "visits")
+    crash = PlannedCrash(place=place, nth=1, way="kill_group", visits=visits)
+
+    how, problems = run_to_its_end(world, crash)
+    between = world.rows()
+    whole = replace(crash, place="never", way="exception")
+    ended, more = run_to_its_end(world, whole)
+
+    assert (how, problems, ended, more) == ("killed", (), "exit 0", ())
+    assert (between, world.rows()) == (before, before)
+    assert find_problems(world) == ()

@@ -402,3 +402,10 @@ def test_what_is_exploded_decides_what_the_rows_are() -> None:
     assert lines.origin == ("_topic", "_partition", "_offset", "_index")
     assert lines.table_columns[-1].name == "_index"
     assert [str(column.type) for column in lines.exploded_columns] == ["BIGINT", "STRING", "STRING"]
+
+
+@pytest.mark.parametrize("name", ["main", "oncelake_rebuild"])
+def test_a_branch_of_the_table_itself_shows_nothing_withheld(name: str) -> None:
+    """Nor does one that a rebuild fills; the message proposes another name."""
+    with pytest.raises(ValidationError, match="write another name, such as audit"):
+        spec(sink="iceberg", publish={"branch": name})

@@ -528,7 +528,7 @@ def test_a_foreign_rollback_is_seen(tmp_path: Path, table: IcebergTable) -> None
     assert log.versions() == sorted(log.versions(), reverse=True)
     assert names_in(table) == {1: "a", 4: "d"}
     drop = RemoveSnapshotRefUpdate(ref_name="main")
-    table._entry.commit(others(tmp_path), [drop])
+    table._entry.commit(table._entry.loaded(), [drop])
     assert [each.operation for each in table.log().newest_first()] == ["RESTORE"]
 
 
@@ -537,7 +537,8 @@ def test_compaction_by_somebody_else_is_no_change(tmp_path: Path, table: Iceberg
     commit(table, 1, change(1, inserted={1: "a"}))
     foreign = others(tmp_path)
     staged = files.StagedSnapshot(foreign)
-    table._entry.commit(foreign, staged.write(Operation.REPLACE), staged.snapshot_id)
+    updates = staged.write(Operation.REPLACE)
+    table._entry.commit(table._entry.loaded(), updates, staged.snapshot_id)
 
     ours, by_others = table.log().since_our_newest(STREAM)
 
@@ -1087,7 +1088,7 @@ def history_of_a_person(lake: Path, table: IcebergTable) -> None:
     dead.write(rows({NUMBER: PERSON}, seq=5))
     dead.close()
     files.StagedSnapshot(foreign, added=[each.data for each in dead.files]).write(Operation.APPEND)
-    table._entry.commit(foreign, updates)
+    table._entry.commit(table._entry.loaded(), updates)
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns, system_columns
-from oncelake.ingestion.declaration.sinks import BESIDE, SinkSpec
+from oncelake.ingestion.declaration.sinks import SinkSpec
 from oncelake.ingestion.errors import (
     ForeignTableError,
     IngestionError,
     MissingRightError,
     RefusedError,
-    TableBusyError,
     TableReplacedError,
 )
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
@@ -122,8 +121,8 @@ def test_a_swap_that_was_cut_short_is_finished(paths: StreamPaths) -> None:
     go_on = partial(finish_swap, paths.at(SinkSpec()))
     cut_short(swap, archive, "hit", lambda place: place == Failpoint.SWAP_BEGUN)
     if paths.sink.iceberg:
-        # In PostgreSQL both renames are one transaction.
-        cut_short(go_on, CatalogEntry, "rename", lambda was, _: was.name.endswith(BESIDE))
+        cut_short(go_on, CatalogEntry, "commit")
+        assert paths.table.log().table_id() == old
     cut_short(go_on, archive, "_move")
     cut_short(go_on, archive, "hit", lambda place: place == Failpoint.SWAP_CLEARED)
     with pytest.raises(TableReplacedError, match="`rebuild` was cut short"):
@@ -133,7 +132,10 @@ def test_a_swap_that_was_cut_short_is_finished(paths: StreamPaths) -> None:
 
     refuse_half_swapped(paths)
     (entry,) = paths.archive.folders()
-    aside = paths.at(_named(paths, f"__{entry.lower()}"))
+    ending = (
+        f"__{entry.lower()}" if paths.sink.postgres else f".tag_oncelake_archive_{entry.lower()}"
+    )
+    aside = paths.at(_named(paths, ending))
     assert (paths.table.log().table_id(), aside.table.log().table_id()) == (new, old)
     assert [row.table_id for row in Ledger(paths.ledger).rows()] == [new]
     assert not workshop(paths).table.log().exists
@@ -184,22 +186,6 @@ def test_a_swap_that_is_refused_is_given_up(paths: StreamPaths) -> None:
     assert again().renamed
 
 
-@pytest.mark.parametrize("sink", ["iceberg"], indirect=True)
-def test_a_table_that_came_between_is_named(paths: StreamPaths) -> None:
-    """Between its two renames a swap is kept, until the new table can have the name."""
-    swap = partial(archive.swap_tables, paths, paths.workshop, why="rebuild")
-    new = make(workshop(paths))
-    cut_short(swap, CatalogEntry, "rename", lambda was, _: was.name.endswith(BESIDE))
-    make(paths)
-
-    with pytest.raises(TableBusyError, match="is there already"):
-        finish_swap(paths)
-
-    paths.table.drop()
-    finish_swap(paths)
-    assert paths.table.log().table_id() == new
-
-
 def test_a_table_beside_is_dropped_alone(paths: StreamPaths, sink: SinkSpec) -> None:
     """The one in use stays with its notes, and so does what another stream has."""
     old, beside = paths.table.log().table_id(), workshop(paths)
@@ -222,8 +208,8 @@ def test_a_table_beside_is_dropped_alone(paths: StreamPaths, sink: SinkSpec) -> 
 
 def _named(paths: StreamPaths, ending: str) -> SinkSpec:
     """Return the sink of the table whose name is a stream's with an ending, in 63 bytes."""
-    name = paths.sink.name
-    table = getattr(paths.sink, name).table
+    name, part = paths.sink.name, paths.sink.declared
+    table = paths.sink.table_of(paths.stream)
     if name == "postgres":
         table = table[: len("public.") + 63 - len(ending)]
-    return SinkSpec.model_validate({name: {"table": f"{table}{ending}"}})
+    return SinkSpec(**{name: part.model_copy(update={"table": f"{table}{ending}"})})

@@ -19,9 +19,13 @@ from pyiceberg.manifest import DataFile
 
 from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
 from oncelake.ingestion.declaration.partitions import parse_partition
+from oncelake.ingestion.declaration.sinks import IcebergSink
+from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.iceberg.table import open_table
+from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.arrow_types import cast_rows
 from oncelake.ingestion.tables.table import Change, Layout, TableDefinition
-from tests.lake.test_iceberg_table import LONG, no_configuration, opened, others
+from tests.lake.test_iceberg_table import LONG, STREAM, no_configuration, opened, others
 from tests.support.orders import NOTE
 
 __all__ = ["no_configuration"]
@@ -201,6 +205,29 @@ def with_sorted_rows(shown: Shown) -> None:
     assert {file.sort_order_id for file in files_of(shown.lake)} == {1, 2}
 
 
+def rebuilt(shown: Shown) -> None:
+    """Let a table of other types and partitions, made in a branch, take the place; twice."""
+    by = tuple(map(parse_partition, ("bucket(3, i)", "truncate(2, t)")))
+    part = IcebergSink(table="shop.orders").beside(STREAM)
+    assert isinstance(part, IcebergSink)
+    shown.merge(new=range(1, 120))
+    for type_, wanted in (("BIGINT", by), ("DECIMAL(20, 0)", by[1:])):
+        ddl = DDL.replace("i INT", f"i {type_}").replace("y BINARY, ", "")
+        table = open_table(STREAM, part, Settings(), Location.of(shown.lake))
+        table.create(
+            TableDefinition(
+                columns=(*parse_columns(ddl), *system_columns()), keys=("id",), partitions=wanted
+            )
+        )
+        table.commit_note(NOTE)
+        shown.table, shown.seq = table, 0
+        shown.merge(new=range(1, 200))
+        shown.merge(changed=range(5, 60, 5), gone=[1, 2], t="other")
+        shown.table = opened(shown.lake)
+        shown.table.set_aside(type_[:3], is_replaced=True)
+    shown.merge(changed=range(100, 120), new=range(200, 220), t="again")
+
+
 def files_of(lake: Path) -> list[DataFile]:
     """List the files that are in the table."""
     return [task.file for task in others(lake).scan().plan_files()]
@@ -220,6 +247,7 @@ HISTORIES: dict[str, tuple[dict[str, Any], Callable[[Shown], None]]] = {
     "marks in partitions": ({"by": "b; bucket(3, t)", **MARKS}, with_marks),
     "partitions with marks": ({"by": "truncate(2, t)", **MARKS}, with_other_partitions),
     "sorted": ({"sort_by": ("day", "t", "d")}, with_sorted_rows),
+    "rebuilt": ({"by": "i; truncate(2, t)"}, rebuilt),
     "sorted in partitions": ({"by": "b", "sort_by": ("t", "id"), **MARKS}, with_sorted_rows),
 }
 # What readers skip files and row groups by, and what of our rows meets it.

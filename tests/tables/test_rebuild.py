@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from oncelake.ingestion.declaration.sinks import SinkSpec
 from oncelake.ingestion.errors import (
     DamagedTableError,
     ForeignTableError,
@@ -18,9 +19,13 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.operations.decisions import reset
 from oncelake.ingestion.operations.erase.erase import erase
+from oncelake.ingestion.operations.history.rebuild import RebuildReport
+from oncelake.ingestion.storage.failpoints import Failpoint
+from oncelake.ingestion.tables.table import SinkTable
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
+from tests.trials.failpoints import PlannedError, crashing_at
 
 
 def fill(world: World) -> None:
@@ -36,6 +41,12 @@ def begin_rebuild(world: World, **fields: Any) -> None:
     declared, stop = {**world.declared, "max_offsets_per_trigger": 1, **fields}, threading.Event()
     begun = replace(world, declared=declared)
     begun.rebuild(stop=stop, on_batch=lambda row, lag: stop.set())
+
+
+def old_table(world: World, done: RebuildReport) -> SinkTable:
+    """Open the table that a rebuild has replaced, by the name that it tells."""
+    part = world.spec.sink.declared.model_copy(update={"table": done.old.renamed})
+    return world.paths.at(SinkSpec(**{world.spec.sink.name: part})).table
 
 
 def origins(world: World) -> list[dict[str, Any]]:
@@ -61,9 +72,65 @@ def test_a_new_table_takes_the_place_of_the_old(world: World, sink: str) -> None
         {"id": 1, "name": "c", "city": "Rome"},
         {"id": 3, "name": "d", "city": None},
     ]
-    world.declare(sink={sink: {"table": done.old.renamed}})
-    assert world.paths.table.log().table_id() == old
-    world.declare(sink=sink)
+    assert old_table(world, done).log().table_id() == old
+    assert find_problems(world) == ()
+
+
+# Where a rebuild dies, and how often it comes there before.
+PLACES: list[Any] = [
+    *((Failpoint.TABLE_CREATED, 1), (Failpoint.COMMITTED, 2)),
+    *((Failpoint.SWAP_BEGUN, 1), (Failpoint.SWAP_CLEARED, 1)),
+    *twins((Failpoint.LOOKING, 1), (Failpoint.PREPARED, 1), (Failpoint.COMMITTED, 1)),
+    *twins((Failpoint.LEDGER_WRITTEN, 1), (Failpoint.BATCH_DONE, 2)),
+    *twins((Failpoint.REPORTED, 1), (Failpoint.REPORTED, 2)),
+]
+
+
+@pytest.mark.parametrize("sink", ["iceberg"])
+def test_a_rebuild_that_dies_goes_on_where_it_was(world: World) -> None:
+    """Wherever that is, runs go on meanwhile, and every old table is kept by a tag."""
+    world.declare(max_offsets_per_trigger=2)
+    fill(world)
+    expected = world.rows()
+    for at, (place, nth) in enumerate(PLACES, 30):
+        with crashing_at(place, nth), pytest.raises(PlannedError):
+            world.rebuild()
+        # Where the swap had begun, the run ends it.
+        world.send(row(at, f"{place}"))
+        world.run()
+        expected = [*expected, row(at, f"{place}")]
+        assert world.rows() == expected, place
+
+        done = world.rebuild()
+
+        assert world.rows() == expected, place
+        assert done.old.renamed is not None
+    assert find_problems(world) == ()
+    refs = world.paths.table._entry.loaded().metadata.refs  # type: ignore[attr-defined]
+    # A swap that had begun before is another rebuild than the one behind it.
+    assert len(refs) - 1 == len(PLACES) + 2
+
+
+@pytest.mark.parametrize("sink", ["iceberg"])
+def test_a_reset_takes_the_branch_of_a_rebuild_with_it(world: World) -> None:
+    """The rebuild is refused, or begins anew; it does not take the place of the next table."""
+    world.declare(max_offsets_per_trigger=1)
+    fill(world)
+
+    def reset_meanwhile(*_: Any) -> None:
+        if world.paths.table.log().exists:
+            reset(world.name, world.settings, run_id="r", sink=world.spec.sink)
+
+    with pytest.raises(RefusedError, match=r"could not go on where it was.*It was removed"):
+        world.rebuild(on_batch=reset_meanwhile)
+    assert not world.paths.table.log().exists
+
+    world.run()
+    reset_table = world.paths.table.log().table_id()
+    world.rebuild()
+
+    assert [each["name"] for each in world.rows()] == ["c", "d"]
+    assert world.paths.table.log().table_id() != reset_table
     assert find_problems(world) == ()
 
 
@@ -101,12 +168,12 @@ def test_a_stream_that_moves_ends_as_one_that_began_there(world: World, old: str
     assert find_problems(world) == ()
 
 
-@pytest.mark.parametrize("sink", ["postgres"])
-def test_a_stream_moves_to_another_table_of_its_sink(world: World) -> None:
+@pytest.mark.parametrize("sink", ["postgres", *twins("iceberg")])
+def test_a_stream_moves_to_another_table_of_its_sink(world: World, sink: str) -> None:
     """It is refused as a move to another sink is, and the old table keeps its name."""
     fill(world)
     old = world.paths.table
-    world.declare(sink={"postgres": {"table": f"public.{world.name}_2"}})
+    world.declare(sink={sink: {"table": f"public.{world.name}_2"}})
     with pytest.raises(IdentityChangedError, match=f"are in a table of {re.escape(old.where)}; "):
         world.run()
 

@@ -68,6 +68,10 @@ def test_a_table_takes_the_names_that_are_declared(world: World) -> None:
     maintain(world.spec, world.settings, run_id="m")
     assert find_problems(world) == ()
 
+    world.rebuild()
+    assert stored_names(world) == STORED
+    assert find_problems(world) == ()
+
     world.declare(sink=declared(spark_names=False))
     send(world, dice, 1, deletes=False)
     world.run()

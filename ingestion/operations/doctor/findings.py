@@ -77,7 +77,7 @@ CATALOG_WITHOUT_COMMITS = FindingKind(
     "name another catalog in sink, or let this one take them",
 )
 CATALOG_WITHOUT_RENAMES = FindingKind(
-    "its Iceberg catalog {catalog} renames no table, so that reset and rebuild are refused",
+    "its Iceberg catalog {catalog} renames no table, so that reset is refused",
     "leave it, or name another catalog in sink",
     DONE,
 )

@@ -20,6 +20,7 @@ from oncelake.ingestion.operations.status.status import known_waiting
 from oncelake.ingestion.recovery.standing import end_half_done
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.table import NamedTable
 
 # An entry and an erase may be dated by the clocks of two hosts, or by one that was set back.
 _CLOCKS_APART: Final = dt.timedelta(days=1)
@@ -111,8 +112,20 @@ def prune(
         paths.restored.delete_all(still_held)
         described = tuple(_describe(each, paths) for each in chosen)
         for each in chosen:
+            _drop_outside(each, paths)
             each.path.delete_all(still_held)
         return described
+
+
+def _drop_outside(entry: Archived, paths: StreamPaths) -> None:
+    """Remove the rows of an entry that the table of now keeps outside the lake."""
+    with suppress(DamagedTableError):
+        ledgers = (paths.ledger, entry.path / paths.ledger.name)
+        sinks = [row.declared_sink for each in ledgers for row in Ledger(each).rows()[-1:]]
+        if len(sinks) == len(ledgers) and sinks[0] == sinks[1]:
+            table = paths.at(sinks[0]).table
+            if isinstance(table, NamedTable):
+                table.drop_archived(entry.name)
 
 
 def _find(paths: StreamPaths, entry: str) -> Archived:

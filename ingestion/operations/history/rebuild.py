@@ -15,6 +15,7 @@ from typing import Any, Final
 from oncelake.ingestion.declaration.gate import quarantining
 from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint
 from oncelake.ingestion.errors import (
+    CommitConflictError,
     DamagedTableError,
     OffsetsExpiredError,
     RefusedError,
@@ -43,7 +44,13 @@ from oncelake.ingestion.storage.volumes import translate_disk_errors
 from oncelake.ingestion.tables.table import NamedTable
 
 # What a half-made table cannot be read on from.
-_OF_THE_SOURCE: Final = (OffsetsExpiredError, TopicRecreatedError, TopicTruncatedError)
+_UNUSABLE: Final = (
+    OffsetsExpiredError,
+    TopicRecreatedError,
+    TopicTruncatedError,
+    DamagedTableError,
+    CommitConflictError,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +137,7 @@ class Rebuild:
         """Read into the new table; where it cannot go on, nobody need decide: it begins anew."""
         try:
             return run.execute_unobserved()
-        except (*_OF_THE_SOURCE, DamagedTableError) as error:
+        except _UNUSABLE as error:
             self._remove_unless_made_for("", new)
             raise RefusedError(
                 run.spec.name,

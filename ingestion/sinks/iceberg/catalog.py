@@ -31,7 +31,6 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     NotInstalledError,
     RESTError,
-    TableAlreadyExistsError,
     UnauthorizedError,
     WaitingForLockException,
 )
@@ -39,6 +38,7 @@ from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.table import ManifestGroupPlanner, Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
@@ -46,7 +46,6 @@ from pyiceberg.table.update import (
     AssertDefaultSortOrderId,
     AssertDefaultSpecId,
     AssertLastAssignedPartitionId,
-    AssertRefSnapshotId,
     AssertTableUUID,
     TableUpdate,
 )
@@ -68,7 +67,7 @@ from oncelake.ingestion.errors import (
     first_line,
 )
 from oncelake.ingestion.settings import variables_of
-from oncelake.ingestion.sinks.iceberg import names
+from oncelake.ingestion.sinks.iceberg import branches, names
 from oncelake.ingestion.sinks.iceberg.files import DurableFileIO, LiveFile, is_live
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
@@ -99,11 +98,26 @@ class OvertakenError(TableBusyError):
     """Somebody else has committed before; the table is there to be looked at again."""
 
 
+class ShownTable(Table):
+    """A table, or what is shown of it as one.
+
+    Attributes:
+        stored: The metadata that the catalog has.
+    """
+
+    def __init__(self, table: Table, metadata: TableMetadata) -> None:
+        """Show other metadata of a table that was loaded."""
+        name, where, catalog = table.name(), table.metadata_location, table.catalog
+        super().__init__(name, metadata, where, table.io, catalog, table.config)
+        self.stored = table.metadata
+
+
 @dataclass(kw_only=True)
 class CatalogEntry:
     """The table of a stream in a catalog; it need not be there.
 
     Attributes:
+        part: The branch or tag that has the table, as Spark writes it: ``branch_…`` or ``tag_…``.
         catalog: The catalog's name in pyiceberg's configuration.
         configuration: What that says of it.
         folder: Where the lake's own catalog is, if the configuration has none.
@@ -114,11 +128,12 @@ class CatalogEntry:
 
     stream: str
     identifier: tuple[str, ...]
+    part: str = ""
     catalog: str
     configuration: Mapping[str, Any] | None
     folder: Path | None
     is_for_spark: bool = False
-    table_id: uuid.UUID | None = field(default=None, init=False)
+    table_id: str | None = field(default=None, init=False)
     files: LentFileIO | None = field(default=None, init=False)
 
     @classmethod
@@ -145,9 +160,11 @@ class CatalogEntry:
                 f"{stream}: a lake in a store has no Iceberg catalog of its own. Next: configure "
                 "one for pyiceberg, by .pyiceberg.yaml or PYICEBERG_CATALOG__DEFAULT__URI"
             )
+        namespace, table, *part = sink.table_of(stream).split(".")
         return cls(
             stream=stream,
-            identifier=tuple(sink.table_of(stream).split(".")),
+            identifier=(namespace, table),
+            part="".join(part),
             catalog=name,
             configuration=configuration,
             folder=lake.path / ".iceberg" if configuration is None else None,
@@ -157,7 +174,12 @@ class CatalogEntry:
     @property
     def name(self) -> str:
         """Name the table as SQL does."""
-        return ".".join(self.identifier)
+        return ".".join([*self.identifier, *filter(None, [self.part])])
+
+    @property
+    def ref(self) -> str:
+        """Name the branch or tag that has the table."""
+        return self.part.partition("_")[2] or MAIN_BRANCH
 
     @property
     def where(self) -> str:
@@ -287,7 +309,7 @@ class CatalogEntry:
         named = {each: point for each, point in vars(Capability).items() if each.startswith("V1_")}
         return {each for each, point in named.items() if point in points}
 
-    def load(self, *, as_stored: bool = False) -> Table | None:
+    def load(self, *, as_stored: bool = False) -> ShownTable | None:
         """Load the table as it is now; to look makes no catalog.
 
         Args:
@@ -302,9 +324,10 @@ class CatalogEntry:
             lent = [name for name in tokens if given[name] != own.get(name)]
             if lent and type(table.io) is PyArrowFileIO:
                 table.io = self.files = LentFileIO(given, self._renewed_credentials)
-            if not as_stored:
-                table.metadata = names.with_own_names(table.metadata)
-            return table
+            metadata = branches.shown(table.metadata, self.ref)
+            if metadata and not as_stored:
+                metadata = names.with_own_names(metadata)
+            return ShownTable(table, metadata) if metadata else None
         return None
 
     def _renewed_credentials(self) -> Properties:
@@ -312,7 +335,7 @@ class CatalogEntry:
             return catalog.load_table(self.identifier).io.properties
         raise FileNotFoundError(f"{self.where} is not there")
 
-    def loaded(self, *, as_stored: bool = False) -> Table:
+    def loaded(self, *, as_stored: bool = False) -> ShownTable:
         """Load a table that must be there; see ``load``."""
         table = self.load(as_stored=as_stored)
         if table is None:
@@ -335,12 +358,15 @@ class CatalogEntry:
         *namespace, name = self.identifier
         return replace(self, identifier=(*namespace, f"{name}{ending}"))
 
+    def at(self, part: str) -> CatalogEntry:
+        """Return the table that is in a branch or tag of this one; of none, the whole."""
+        return replace(self, part=part)
+
     def rename(self, to: CatalogEntry) -> None:
         """Give the table the name of another of its catalog.
 
         Raises:
             RefusedError: the catalog cannot do that, or does not let us.
-            TableBusyError: somebody else has made a table of that name.
         """
         with self.session() as catalog:
             try:
@@ -351,11 +377,6 @@ class CatalogEntry:
                     f"{self.where} cannot be renamed by its catalog: {self.reason(error)}.",
                     remedy="let the catalog do that, or take one that can; then run the same "
                     "command again",
-                ) from error
-            except TableAlreadyExistsError as error:
-                raise TableBusyError(
-                    f"{self.stream}: {to.where} is there already, and is somebody else's. Next: "
-                    f"move it away; then {AGAIN}"
                 ) from error
 
     def set_aside(self) -> list[Table]:
@@ -402,7 +423,7 @@ class CatalogEntry:
                 yield from (entry.data_file for entry in entries)
 
     def commit(
-        self, table: Table, updates: Sequence[TableUpdate], snapshot_id: int | None = None
+        self, table: ShownTable, updates: Sequence[TableUpdate], snapshot_id: int | None = None
     ) -> None:
         """Commit through the catalog, once, on top of exactly the table that was loaded.
 
@@ -414,13 +435,24 @@ class CatalogEntry:
             DependencyError: the catalog refuses. Nothing is visible.
             UnknownOutcomeError: no answer came.
         """
+        stored, updates = table.stored, branches.translated(updates, table.stored, self.ref)
+        if self.is_for_spark:
+            updates = tuple(names.updates_for_spark(updates))
+        required: tuple[Any, ...] = (
+            *branches.requirements(updates, stored, self.ref),
+            AssertTableUUID(uuid=stored.table_uuid),
+            AssertCurrentSchemaId(current_schema_id=stored.current_schema_id),
+            AssertDefaultSpecId(default_spec_id=stored.default_spec_id),
+            AssertDefaultSortOrderId(default_sort_order_id=stored.default_sort_order_id),
+            AssertLastAssignedPartitionId(last_assigned_partition_id=stored.last_partition_id),
+        )
         try:
             with closing(self._catalog) as catalog, _Idempotent(catalog):
-                answer = catalog.commit_table(table, _requirements(table), self._stored(updates))
+                answer = catalog.commit_table(table, required, updates)
                 if self.folder is not None:
                     # SQLite commits by removing its journal, of which only the folder tells.
                     Location.of(self.folder).sync()
-                catalog._delete_old_metadata(table.io, table.metadata, answer.metadata)
+                catalog._delete_old_metadata(table.io, stored, answer.metadata)
         except (CommitFailedException, *_REFUSALS) as error:
             # A retry of a commit without an answer is told that the table has changed.
             if not self._has(snapshot_id):
@@ -428,9 +460,6 @@ class CatalogEntry:
         # Every catalog has its own errors; whatever it is, files are kept that it may lead to.
         except Exception as error:
             raise self._unknown(error) from error
-
-    def _stored(self, updates: Iterable[TableUpdate]) -> tuple[TableUpdate, ...]:
-        return tuple(names.updates_for_spark(updates) if self.is_for_spark else updates)
 
     def _refusal(self, error: Exception) -> TableBusyError | SinkUnavailableError:
         tail = f"({self.reason(error)}). Nothing was changed. Next: {AGAIN}"
@@ -556,15 +585,3 @@ def _improve_hive() -> None:
         from oncelake.ingestion.sinks.iceberg.hive import improve_client
 
         improve_client(*_REQUEST_SECONDS)
-
-
-def _requirements(table: Table) -> tuple[Any, ...]:
-    current = table.current_snapshot()
-    return (
-        AssertTableUUID(uuid=table.metadata.table_uuid),
-        AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=current.snapshot_id if current else None),
-        AssertCurrentSchemaId(current_schema_id=table.metadata.current_schema_id),
-        AssertDefaultSpecId(default_spec_id=table.metadata.default_spec_id),
-        AssertDefaultSortOrderId(default_sort_order_id=table.metadata.default_sort_order_id),
-        AssertLastAssignedPartitionId(last_assigned_partition_id=table.metadata.last_partition_id),
-    )

@@ -14,15 +14,18 @@ from typing import Final
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import TOTAL_DELETE_FILES, TOTAL_RECORDS, Operation, Snapshot
 
-from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
+from oncelake.ingestion.sinks.iceberg.branches import SEQ as LAST_SEQ
+from oncelake.ingestion.sinks.iceberg.branches import id_of
+from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry, ShownTable
 from oncelake.ingestion.sinks.iceberg.files import count_in
 from oncelake.ingestion.tables.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 
 STREAM: Final = "oncelake.stream"
-SEQ: Final = "oncelake.seq"
+SEQ: Final = LAST_SEQ
 EPOCH: Final = "oncelake.epoch"
 NOTE: Final = "oncelake.note"
 OPERATION: Final = "oncelake.operation"
@@ -36,10 +39,11 @@ COUNTS: Final = {
 RESTORE: Final = "RESTORE"
 
 
-def history(metadata: TableMetadata) -> list[Snapshot]:
-    """Walk from the current snapshot to its parents, as far back as they are there."""
+def history(metadata: TableMetadata, ref: str = MAIN_BRANCH) -> list[Snapshot]:
+    """Walk from the newest snapshot to its parents, as far back as they are there."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    chain, id_ = list[Snapshot](), metadata.current_snapshot_id
+    head = metadata.refs.get(ref)
+    chain, id_ = list[Snapshot](), head.snapshot_id if head else None
     while id_ is not None and (snapshot := by_id.get(id_)):
         chain.append(snapshot)
         id_ = snapshot.parent_snapshot_id
@@ -93,12 +97,12 @@ class IcebergLog(CommitLog):
             self.__dict__.pop(name, None)
 
     @cached_property
-    def _table(self) -> Table | None:
+    def _table(self) -> ShownTable | None:
         table = self._entry.load()
-        self._entry.table_id = table.metadata.table_uuid if table else None
+        self._entry.table_id = id_of(table.metadata) if table else None
         return table
 
-    def since(self, snapshot_id: int | None) -> tuple[Table, list[Commit] | None]:
+    def since(self, snapshot_id: int | None) -> tuple[ShownTable, list[Commit] | None]:
         """Return the table, and the commits that lead from a snapshot to its newest, newest first.
 
         ``None`` where they do not: it was rolled back, or one of them has expired. Of a table
@@ -115,7 +119,7 @@ class IcebergLog(CommitLog):
         return self._there, [self._commit(each.sequence_number or 0, each) for each in newer]
 
     @property
-    def _there(self) -> Table:
+    def _there(self) -> ShownTable:
         if self._table is None:
             raise FileNotFoundError(f"{self._entry.where} is not there")
         return self._table
@@ -156,8 +160,8 @@ class IcebergLog(CommitLog):
         return current is None or summary_of(current).get(TOTAL_RECORDS) == "0"
 
     def table_id(self) -> str:
-        """Return the id that Iceberg gave the table when it was made."""
-        return f"iceberg:{self._there.metadata.table_uuid}"
+        """Return the id that the table was given when it was made."""
+        return f"iceberg:{id_of(self._there.metadata)}"
 
     def versions(self) -> list[int]:
         """List the sequence numbers of the snapshots, newest first."""

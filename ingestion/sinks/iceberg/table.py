@@ -10,6 +10,7 @@ import datetime as dt
 import math
 import random
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -40,12 +41,14 @@ from pyiceberg import types as iceberg
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef
 from pyiceberg.table.snapshots import ADDED_RECORDS, Operation, Snapshot
 from pyiceberg.table.update import (
     AddSchemaUpdate,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
+    SetCurrentSchemaUpdate,
     SetPropertiesUpdate,
     TableUpdate,
 )
@@ -54,7 +57,7 @@ from pyiceberg.typedef import EMPTY_DICT
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.partitions import DeclaredPartition
-from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, IcebergSink
+from oncelake.ingestion.declaration.sinks import REBUILD, SINKS, IcebergSink
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.files import (
@@ -64,8 +67,9 @@ from oncelake.ingestion.sinks.files import (
     discarding,
     refuse_other_rows,
 )
-from oncelake.ingestion.sinks.iceberg import files, names, partitions, sorting
+from oncelake.ingestion.sinks.iceberg import branches, files, names, partitions, sorting
 from oncelake.ingestion.sinks.iceberg import log as snapshots
+from oncelake.ingestion.sinks.iceberg.branches import id_of
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry, OvertakenError
 from oncelake.ingestion.sinks.iceberg.files import (
     IcebergFileWriter,
@@ -105,7 +109,6 @@ _KIND: Final = SINKS["iceberg"]
 _FORMAT: Final = 2
 # Every commit writes all metadata anew, notes included: a few of the older are enough.
 _PROPERTIES: Final = {
-    "format-version": str(_FORMAT),
     "write.parquet.compression-codec": "zstd",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
@@ -114,6 +117,8 @@ _PROPERTIES: Final = {
 _MODES: Final = [f"write.{act}.mode" for act in ("delete", "update", "merge")]
 _MARKING: Final = "merge-on-read"
 _REWRITING: Final = "copy-on-write"
+# How often a commit is made again where only the other branch has gone on meanwhile.
+_TRIES: Final = 20
 # Seconds, before a commit is tried again.
 _WAITED: Final = (0.05, 0.5)
 # Of how many of the newest batches it is counted what they have copied.
@@ -171,6 +176,11 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         """
         entry, ours = self._entry, {snapshots.STREAM: self.stream}
         schema = _schema(wanted.columns, wanted.keys)
+        properties = {
+            **_PROPERTIES,
+            **_modes(is_marking=wanted.deletion_vectors),
+            "comment": wanted.description,
+        }
         with entry.session() as catalog:
             entry.make_namespace(catalog)
             table = catalog.create_table_if_not_exists(
@@ -179,16 +189,46 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
                 location=entry.new_location(),
                 partition_spec=partitions.specification(schema, wanted.partitions),
                 sort_order=sorting.specified(schema, wanted.sort_by),
+                # The table of a branch is in one that may be nobody's.
                 properties={
-                    **_PROPERTIES,
-                    **ours,
-                    **_modes(is_marking=wanted.deletion_vectors),
-                    "comment": wanted.description,
+                    **properties,
+                    "format-version": str(_FORMAT),
+                    **({} if entry.part else ours),
                 },
             )
+        if entry.part:
+            self._create_in_branch(wanted, {**properties, **ours})
+            return
         if snapshots.STREAM not in table.properties and self.log().is_empty:
-            entry.commit(table, [SetPropertiesUpdate(updates=ours)])
-        entry.table_id = table.metadata.table_uuid
+            entry.commit(entry.loaded(), [SetPropertiesUpdate(updates=ours)])
+        entry.table_id = id_of(table.metadata)
+
+    def _create_in_branch(self, wanted: TableDefinition, properties: Mapping[str, str]) -> None:
+        """Make the table of a branch: columns that the whole has as well keep their ids."""
+        entry, whole = self._entry, self._entry.at("")
+        table = whole.loaded()
+        if not table.metadata.snapshots:
+            # Without one, a catalog of pyiceberg's has no branches.
+            staged = StagedSnapshot(table)
+            whole.commit(table, staged.write(Operation.REPLACE), staged.snapshot_id)
+            table = whole.loaded()
+        past = table.metadata
+        if branches.shown(past, entry.ref) is None:
+            _branch_of(table, entry.ref, entry)
+            schema = _schema(wanted.columns, wanted.keys, past)
+            known = [each.schema_id for each in past.schemas if each == schema]
+            spec = partitions.specification(schema, wanted.partitions, past)
+            own = {**properties, branches.TABLE_ID: str(uuid.uuid4())}
+            updates = (
+                *branches.removed(past, entry.ref),
+                *(() if known else (AddSchemaUpdate(schema_=schema),)),
+                SetCurrentSchemaUpdate(schema_id=known[-1] if known else schema.schema_id),
+                *partitions.divided_by(spec, past),
+                *sorting.sorted_by(sorting.specified(schema, wanted.sort_by), past),
+                SetPropertiesUpdate(updates=own),
+            )
+            entry.commit(table, updates)
+        entry.table_id = id_of(entry.loaded().metadata)
 
     def use_deletion_vectors(self, is_wanted: bool) -> None:
         """Set Iceberg's own properties, by which rows are marked; name columns as is declared."""
@@ -241,22 +281,50 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         return table is not None and table.properties.get(snapshots.STREAM) == self.stream
 
     def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
-        """Rename the tables in their catalog, one after the other; notes are in them."""
+        """Rename the table in its catalog; where a branch replaces it, a tag keeps it."""
         own, table = self._entry, self._entry.load()
-        aside, beside = own.with_ending(f"__{entry.lower()}"), own.with_ending(BESIDE)
-        is_done = is_replaced and beside.load() is None
-        is_taken = self._is_ours(table) or is_replaced
-        if table and is_taken and not aside.load() and not is_done:
-            own.rename(aside)
-        if is_replaced and not is_done:
-            beside.rename(own)
+        if is_replaced:
+            aside = own.at(f"tag_{branches.TAG}{entry.lower()}")
+            if table and branches.shown(table.stored, REBUILD):
+                tag = aside.ref if self._is_ours(table) else None
+                own.commit(table, (*branches.swapped(table.stored, tag),))
+        else:
+            aside = own.with_ending(f"__{entry.lower()}")
+            if self._is_ours(table) and not aside.load():
+                own.rename(aside)
         return aside.name if aside.load() else None
+
+    def drop_archived(self, entry: str) -> None:
+        """Remove the tag that a rebuild has given it, if it has."""
+        IcebergTable(self._entry.at(f"tag_{branches.TAG}{entry.lower()}")).drop()
 
     def drop(self) -> None:
         """Remove the table from its catalog, and its files."""
-        if self._is_ours(self._entry.load()):
-            with self._entry.session() as catalog:
-                catalog.purge_table(self._entry.identifier)
+        entry, table = self._entry, self._entry.load()
+        if not self._is_ours(table):
+            return
+        if entry.part:
+            self._drop_ref()
+            return
+        with entry.session() as catalog:
+            catalog.purge_table(entry.identifier)
+
+    def _drop_ref(self) -> None:
+        """Remove a branch or tag, and what only it leads to; files go first, as in an erase."""
+        entry, table = self._entry, self._entry.at("").loaded()
+        metadata = table.metadata
+        past = {name: snapshots.history(metadata, name) for name in metadata.refs}
+        own = {each.snapshot_id for each in past.pop(entry.ref, ())}
+        own -= {each.snapshot_id for each in chain.from_iterable(past.values())}
+        with entry.translated():
+            kept = self._reachable(
+                table, [s for s in metadata.snapshots if s.snapshot_id not in own]
+            )
+            led = files.reachable(table, [s for s in metadata.snapshots if s.snapshot_id in own])
+            gone = [path for plain, path in reversed(led.items()) if plain not in kept]
+            files.delete_files(table.io, gone)
+        expired = [RemoveSnapshotsUpdate(snapshot_ids=sorted(own))] if own else []
+        entry.commit(table, (*branches.removed(metadata, entry.ref), *expired))
 
     def begin(self, seq: int) -> IcebergTransaction:
         """Load the table, and make sure that it stands at the seq before."""
@@ -366,7 +434,9 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         entry, table = self._entry, self._entry.loaded()
         _refuse_named(entry, table)
         with entry.translated():
-            kept = self._reachable(table, snapshots.needed(table.metadata))
+            # A rebuild may have begun behind the erase.
+            new = snapshots.history(table.metadata, REBUILD)
+            kept = self._reachable(table, [*snapshots.needed(table.metadata), *new])
             older = reversed(files.reachable(table).values())
             removed = dict.fromkeys(p for p in chain(older, written) if files.plain(p) not in kept)
             for path in removed:
@@ -444,28 +514,49 @@ def _is_marking(table: Table) -> bool:
 def _shape_of(table: Table) -> tuple[Any, ...]:
     """Return all that a commit must fit, but for the files."""
     metadata = table.metadata
-    ids = (metadata.table_uuid, metadata.current_schema_id, metadata.default_spec_id)
+    ids = (id_of(metadata), metadata.current_schema_id, metadata.default_spec_id)
     return *ids, metadata.format_version, _is_marking(table)
 
 
-def _schema(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> Schema:
-    ids = count(len(columns) + 1)
+def _schema(
+    columns: Sequence[DeclaredColumn], keys: Sequence[str], past: TableMetadata | None = None
+) -> Schema:
+    """Return columns by Iceberg's types.
+
+    Args:
+        past: Of a table that is there, whose columns of the same names and types are the same ones;
+            any other gets a number that no file has.
+    """
+    old = {field.name: field for field in past.schema().fields} if past else {}
+    stored = {column.name: _KIND.stored_type(column.type) for column in columns}
+    same = {
+        name: old[name]
+        for name, type_ in stored.items()
+        if name in old and _sql_type(old[name].field_type) == type_
+    }
+    ids = count(past.last_column_id + 1 if past else 1)
+    numbers = {name: same[name].field_id if name in same else next(ids) for name in stored}
     fields = [
         iceberg.NestedField(
-            number,
-            column.name,
-            _iceberg_type(_KIND.stored_type(column.type), ids),
+            numbers[name := column.name],
+            name,
+            same[name].field_type if name in same else _iceberg_type(stored[name], ids),
             required=not column.nullable,
             doc=column.comment or None,
         )
-        for number, column in enumerate(columns, 1)
+        for column in columns
     ]
+    past_id = max((each.schema_id for each in past.schemas), default=-1) if past else -1
     identifiers = [field for field in fields if field.name in keys]
     # Iceberg takes none that may be null, and no floats.
     floats = iceberg.FloatType | iceberg.DoubleType
     if any(field.optional or isinstance(field.field_type, floats) for field in identifiers):
         identifiers = []
-    return Schema(*fields, identifier_field_ids=[field.field_id for field in identifiers])
+    return Schema(
+        *fields,
+        schema_id=past_id + 1,
+        identifier_field_ids=[field.field_id for field in identifiers],
+    )
 
 
 def _iceberg_type(type_: SqlType, ids: Iterator[int]) -> iceberg.IcebergType:
@@ -512,12 +603,14 @@ def _selected(schema: Schema, names: Iterable[str]) -> Schema:
 
 def _refuse_named(entry: CatalogEntry, table: Table) -> None:
     """Make sure that nobody has given older snapshots a name, by which they shall stay."""
-    if names := sorted(table.metadata.refs.keys() - {MAIN_BRANCH}):
+    if names := sorted(table.metadata.refs.keys() - {MAIN_BRANCH, REBUILD}):
+        ways = f"drop them, by Spark: ALTER TABLE {entry.name} DROP BRANCH {names[0]}, or DROP TAG"
+        if archived := [*filter(None, map(branches.entry_of, names))]:
+            ways = f"oncelake archive prune {entry.stream} {' '.join(archived)} --yes"
         raise RefusedError(
             entry.stream,
             f"{entry.where} has other branches or tags, which keep older rows: {', '.join(names)}.",
-            remedy=f"drop them, by Spark: ALTER TABLE {entry.name} DROP BRANCH {names[0]}, or DROP "
-            "TAG; then run the same command again",
+            remedy=f"{ways}; then run the same command again",
         )
 
 
@@ -580,7 +673,7 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         super().__init__(entry.stream, entry.where, seq)
         table = entry.load()
         last = snapshots.last_seq(table, entry.stream)
-        is_another = table and entry.table_id not in (None, table.metadata.table_uuid)
+        is_another = table and entry.table_id not in (None, id_of(table.metadata))
         if table is None or is_another or seq != (-1 if last is None else last) + 1:
             but = REPLACED if is_another else ""
             raise seq_conflict(entry.stream, entry.where, seq, last=last, but=but)
@@ -604,8 +697,11 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         """Load the newest snapshot, which such as only move rows have led to."""
         # Who puts files together all the time is given some.
         time.sleep(random.uniform(*_WAITED))
-        entry, before = self._entry, self._table
-        table, since = snapshots.IcebergLog(entry).since(before.metadata.current_snapshot_id)
+        before, log = self._table, snapshots.IcebergLog(self._entry)
+        if not log.exists:
+            # A swap, or an erase, has taken the branch away.
+            raise seq_conflict(self.stream, self.where, self.seq, last=None)
+        table, since = log.since(before.metadata.current_snapshot_id)
         refuse_other_rows(self.stream, self.where, self.seq, since or ())
         last = snapshots.last_seq(table, self.stream)
         if self.seq != (-1 if last is None else last) + 1:
@@ -756,10 +852,8 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         current = table.current_snapshot()
         manifests = current.manifests(table.io) if current else []
         idle = {*entry.delete_files(table, manifests)} - marking
-        staged = self._staged(added, removed, also_removed=idle)
-        with discarding(staged.discard, *self.refusals):
-            updates = staged.write(Operation.REPLACE)
-            self._entry.commit(self._table, updates, staged.snapshot_id)
+        stage = partial(self._staged, added, removed, also_removed=idle)
+        self._commit_staged(stage, lambda staged: staged.write(Operation.REPLACE))
 
     def restore(self, version: int, metadata: CommitMetadata) -> None:
         """Commit the files of an earlier version; no row is copied."""
@@ -818,7 +912,7 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
             operation: What to call it; by default what its counts say.
             schema_id: The columns that the table has from then on; by default its own.
         """
-        entry, table = self._entry, self._table
+        entry = self._entry
         if self._branch is not None:
             self._commit_aside(self._branch, added, removed)
             return
@@ -829,19 +923,47 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
             snapshots.OPERATION: operation or operation_of(counts),
             **{snapshots.COUNTS[name]: str(value) for name, value in counts.items()},
         }
-        staged = self._staged(added, removed, summary)
         properties = SetPropertiesUpdate(updates={**ours, snapshots.EPOCH: str(metadata.epoch)})
-        with discarding(staged.discard, *self.refusals):
-            kind = Operation.OVERWRITE if removed else Operation.APPEND
+        kind = Operation.OVERWRITE if removed else Operation.APPEND
+
+        def updates(staged: StagedSnapshot) -> Sequence[TableUpdate]:
+            # What a rebuild has made has the rows that are erased.
+            gone = branches.removed(self._table.stored, REBUILD) if self.is_erase else ()
+            return (*self._schema, *staged.write(kind, schema_id), *self._layout, properties, *gone)
+
+        try:
+            self._commit_staged(partial(self._staged, added, removed, summary), updates)
+        except TableBusyError as error:
+            # Another run of the stream may have changed it.
+            last = snapshots.last_seq(entry.load(), entry.stream)
+            if last is not None and last >= self.seq:
+                raise seq_conflict(entry.stream, entry.where, self.seq, last=last) from error
+            raise
+
+    def _commit_staged(
+        self,
+        stage: Callable[[], StagedSnapshot],
+        updates: Callable[[StagedSnapshot], Sequence[TableUpdate]],
+    ) -> None:
+        """Commit a snapshot, whose number is the next of all branches; again, if that was taken.
+
+        Data files stay as they are then.
+        """
+        for tries_left in reversed(range(_TRIES)):
+            staged = stage()
             try:
-                updates = (*self._schema, *staged.write(kind, schema_id), *self._layout)
-                entry.commit(table, (*updates, properties), staged.snapshot_id)
-            except TableBusyError as error:
-                # Another run of the stream may have changed it.
-                last = snapshots.last_seq(entry.load(), entry.stream)
-                if last is not None and last >= self.seq:
-                    raise seq_conflict(entry.stream, entry.where, self.seq, last=last) from error
-                raise
+                with discarding(staged.discard, *self.refusals):
+                    self._entry.commit(self._table, updates(staged), staged.snapshot_id)
+                    return
+            except OvertakenError:
+                table, before = self._entry.load(), self._table
+                heads = {each.metadata.current_snapshot_id for each in (table, before) if each}
+                if not (tries_left and table and len(heads) == 1):
+                    raise
+                if _shape_of(table) != _shape_of(before):
+                    raise
+                self._table = table
+                time.sleep(random.uniform(0, _WAITED[0]))
 
     def _staged(
         self,
@@ -874,8 +996,10 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
     ) -> None:
         """Commit a snapshot to a branch; the table's own, and what it says of itself, stay."""
         said = {snapshots.WITHHELD: self._entry.stream}
-        staged = self._staged(added, removed, said)
-        with discarding(staged.discard, *self.refusals):
-            *others, to_main = staged.write(Operation.OVERWRITE if removed else Operation.APPEND)
-            to_branch = to_main.model_copy(update={"ref_name": branch})
-            self._entry.commit(self._table, (*others, to_branch), staged.snapshot_id)
+        kind = Operation.OVERWRITE if removed else Operation.APPEND
+
+        def updates(staged: StagedSnapshot) -> Sequence[TableUpdate]:
+            *others, to_main = staged.write(kind)
+            return *others, to_main.model_copy(update={"ref_name": branch})
+
+        self._commit_staged(partial(self._staged, added, removed, said), updates)
