@@ -199,7 +199,10 @@ class SchemaChangedError(RefusedError):
 class ForeignTableError(RefusedError):
     """The table holds rows, and none of our commits is in its log."""
 
-    usual_remedy = "rename the stream's file, or move that table away"
+    usual_remedy = (
+        "oncelake adopt-table {stream} --starting OFFSETS, which shows how it can become this "
+        "stream's; or rename the stream's file, or move that table away"
+    )
 
 
 class TableReplacedError(RefusedError):

@@ -198,6 +198,17 @@ def digest_rows(
         ).fetchall()
 
 
+def digest_of(
+    rows: Iterable[pa.RecordBatch],
+    columns: Sequence[DeclaredColumn],
+    keys: Sequence[str],
+    scratch: Path,
+) -> tuple[int, str]:
+    """Return how many rows there are, and one digest of all buckets; see ``digest_rows``."""
+    buckets = digest_rows(rows, columns, keys, scratch)
+    return sum(count for count, _ in buckets), _digest({"buckets": buckets})
+
+
 def _bucket(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> str:
     """Write the number of a row's bucket: the first byte of the SHA-256 of its key's text."""
     keyed = [each for each in columns if each.name in keys] or columns

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from oncelake.ingestion.declaration.ddl import system_columns
+from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.lake.erasure import COMPLETE, Digest, erasures
 from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
 from oncelake.ingestion.lake.stream import Stream
@@ -36,17 +37,7 @@ def create_table(stream: Stream, *, run_id: str) -> None:
     begin = starting_offsets(spec, kafka, topics.partitions)
     is_there = paths.table.log().exists
     changes = allowed_changes(spec, paths, is_ours=False) if is_there else ()
-    paths.table.create(
-        TableDefinition(
-            columns=(*spec.table_columns, *system_columns()),
-            keys=spec.row_keys,
-            description=spec.description,
-            window=dt.timedelta(days=spec.rewind_window_days),
-            deletion_vectors=spec.deletion_vectors,
-            partitions=spec.partitions,
-            sort_by=spec.sort_by,
-        )
-    )
+    paths.table.create(definition_of(spec))
     hit(Failpoint.TABLE_CREATED)
     metadata = CommitMetadata(
         kind="schema",
@@ -58,6 +49,20 @@ def create_table(stream: Stream, *, run_id: str) -> None:
         next=begin,
     )
     commit_columns(spec, paths, metadata, changes)
+
+
+def definition_of(spec: StreamSpec, *, keeps_rows: bool = False) -> TableDefinition:
+    """Return the table that a declaration asks for; see ``TableDefinition``."""
+    return TableDefinition(
+        columns=(*spec.table_columns, *system_columns()),
+        keys=spec.row_keys,
+        description=spec.description,
+        window=dt.timedelta(days=spec.rewind_window_days),
+        deletion_vectors=spec.deletion_vectors,
+        partitions=spec.partitions,
+        sort_by=spec.sort_by,
+        keeps_rows=keeps_rows,
+    )
 
 
 def inherit_erasures(
