@@ -32,6 +32,7 @@ class AdoptedRows:
 
     Attributes:
         left: How many of them the table still has.
+        compared: How many of these are proven by the digest alone.
         limits: What is not proven of them.
     """
 
@@ -45,7 +46,7 @@ class AdoptedRows:
         self._note, self._found = coverage.adopted, coverage.adopted.adopted
         self._columns = parse_columns(", ".join(self._found["columns"]))
         self._scratch = scratch
-        self.left = 0
+        self.left = self.compared = 0
         self.limits: list[str] = []
 
     def seed(self, rule: Rule, names: Sequence[str]) -> Iterator[Difference]:
@@ -82,6 +83,7 @@ class AdoptedRows:
         elif self._coverage.knows_adopted:
             return
         elif self.left == rows and not self._is_altered:
+            self.compared = self.left
             if what := self._differing(version):
                 yield Difference("rows", what)
         else:

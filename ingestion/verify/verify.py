@@ -487,6 +487,7 @@ class _Proof:
                 self._differences.add(self._adopted.differences(version))
                 self._limits.extend(self._adopted.limits)
         self._counts["rows"] = proof.compared
+        self._counts["rows"] += self._adopted.compared if self._adopted else 0
         self._limits.extend(proof.limits())
 
     @contextmanager

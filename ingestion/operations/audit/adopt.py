@@ -189,8 +189,8 @@ def _plan(stream: Stream, starting: str) -> Adoption:
     partitions = kafka.topics(spec.name, spec.subscribed).partitions
     begin = _starting_offsets(spec, kafka, partitions, starting)
     changes = tuple(column_changes(spec, paths, is_ours=False))
-    refused = [*_unable(spec), *_column_problems(table, changes)]
     notices, rows = list[str](), _Rows(spec, table, stream.settings, version)
+    refused = [*_unable(spec), *_column_problems(changes), *rows.seq_problems()]
     refused += offset_problems(kafka, partitions, begin)
     if not refused:
         refused += rows.key_problems()
@@ -239,10 +239,7 @@ def _unable(spec: StreamSpec) -> Iterator[str]:
         yield "updates that leave columns out, or move rows, take what older records have said"
 
 
-def _column_problems(table: SinkTable, changes: Iterable[SchemaChange]) -> Iterator[str]:
-    there = {column.name for column in table.columns()}
-    if own := [n for n in ("_seq", "_epoch") if n in there]:
-        yield f"it has {' and '.join(own)} as the table of another stream has, or had"
+def _column_problems(changes: Iterable[SchemaChange]) -> Iterator[str]:
     for each in changes:
         if each.effect not in ("nothing", "evolve"):
             yield f"{each.field} {each.what}{f' ({each.remedy})' if each.remedy else ''}"
@@ -276,6 +273,13 @@ class _Rows:
     @property
     def _readable(self) -> int | None:
         return None if self._version < 0 else self._version
+
+    def seq_problems(self) -> Iterator[str]:
+        """Say that rows are of batches: of a table that is, or was, another stream's."""
+        names = [n for n in ("_epoch", "_seq") if n in {c.name for c in self._table.columns()}]
+        rows = self._table.scan(names, self._readable) if names else ()
+        if any(column.null_count < len(column) for batch in rows for column in batch.columns):
+            yield f"{' and '.join(names)} have values, so rows of it are another stream's"
 
     def key_problems(self) -> Iterator[str]:
         """Say which keys have several rows, and how many rows have none."""

@@ -88,7 +88,7 @@ def commit_columns(
         version: Of the table's log, behind which nobody may have committed; any without one.
         tell: Called with a sentence for each step.
     """
-    if not changes:
+    if not changes and version is None:
         return paths.table.commit_note(metadata)
     if wider := [each.column for each in changes if each.is_wider and each.column]:
         tell(f"{', '.join(each.name for each in wider)}: a wider type…")
