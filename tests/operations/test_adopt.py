@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
+import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 import pyarrow as pa
@@ -24,7 +27,6 @@ from oncelake.ingestion.errors import (
     ForeignTableError,
     InvalidSpecError,
     OffsetsExpiredError,
-    RefusedError,
     TableBusyError,
 )
 from oncelake.ingestion.operations.alter import alter
@@ -34,8 +36,7 @@ from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.storage import failpoints
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.audit.pipelines import catalog_of_others
-from tests.support.long import only_long, twins
-from tests.support.places import spark_for
+from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 from tests.trials.failpoints import PlannedError, crashing_at
@@ -268,7 +269,7 @@ def test_a_declared_order_decides_where_a_row_has_its_columns(world: World) -> N
 
     assert (report.total("stale"), report.total("updated")) == (1, 3)
     assert {n: values(world)[n] for n in (1, 2, 3, 19)} == {
-        **{1: "n1", 2: "newer", 3: "same", 19: "any"}
+        1: "n1", 2: "newer", 3: "same", 19: "any"
     }
     assert find_problems(world) == ()
 
@@ -344,3 +345,287 @@ def test_what_would_be_wrong_is_shown_and_refused(world: World, why: str) -> Non
     with pytest.raises(ForeignTableError, match=problem):
         adopted(world, starting)
     assert states(world) == before
+
+
+def test_a_moment_stands_for_the_first_offsets_since(world: World) -> None:
+    """Each partition begins with its first record of that time, or at its end."""
+    plain(world)
+    time.sleep(0.05)
+    moment = dt.datetime.now(dt.UTC).isoformat()
+    time.sleep(0.05)
+    world.send(row(2, "n2b", 11))
+
+    done = adopted(world, moment)
+
+    assert [*done.starting.values()] == [12, 10]
+    assert world.run().total("updated") == 1
+
+
+WRONG_STARTS = ["[1, 2]", "yesterday", '{"0": "12", "1": 10}', "2026-11-22T10:00", "12"]
+
+
+@pytest.mark.parametrize("text", WRONG_STARTS)
+def test_a_start_that_is_neither_offsets_nor_a_moment_is_refused(world: World, text: str) -> None:
+    """A moment needs its zone, an offset is a whole number."""
+    plain(world)
+
+    with pytest.raises(InvalidSpecError, match="is neither offsets nor a moment"):
+        plan_adoption(world.spec, world.settings, starting=text)
+
+
+def test_what_is_not_there_is_not_adopted(world: World) -> None:
+    """No table, one without rows, one that the stream has made, and one without a reason."""
+    with pytest.raises(InvalidSpecError, match="there is no table yet"):
+        adopted(world)
+    delta_rs(world, [])
+    with pytest.raises(InvalidSpecError, match="has no row, so there is nothing to adopt"):
+        adopted(world)
+    world.declare(schema_change="evolve")
+    world.run()
+    with pytest.raises(InvalidSpecError, match="is this stream's already, and was not adopted"):
+        adopted(world)
+    with pytest.raises(InvalidSpecError, match="say why, in --reason"):
+        adopt_table(world.spec, world.settings, starting="{}", reason=" ", run_id="adopt")
+
+
+def test_without_an_adoption_a_run_is_refused_and_names_the_command(world: World) -> None:
+    """Rows of others are never taken by themselves."""
+    plain(world)
+
+    with pytest.raises(ForeignTableError, match=f"oncelake adopt-table {world.topic}"):
+        world.run()
+
+
+def test_the_same_command_again_says_what_was_done(world: World) -> None:
+    """Once adopted, neither plan nor `--apply` does anything, whatever the offsets are by then."""
+    plain(world)
+    first = adopted(world)
+    changed(world)
+    before = states(world)
+
+    again = adopted(world, {"0": 0, "1": 0})
+
+    assert again.row is not None
+    assert first.row is not None
+    assert (again.row.run_id, again.found) == (first.row.run_id, first.found)
+    assert plan_adoption(world.spec, world.settings, starting="{}").starting == first.starting
+    assert states(world) == before
+
+
+@contextmanager
+def acting_at(place: Failpoint, act: Callable[[], object]) -> Iterator[None]:
+    """Let somebody else act when this process gets to a place."""
+
+    def hook(at: Failpoint) -> None:
+        if at == place:
+            act()
+
+    with patch.object(failpoints, "_hook", lambda: hook):
+        yield
+
+
+@pytest.mark.parametrize("loader", ["delta-rs", "pyiceberg", "copy"])
+def test_what_somebody_writes_meanwhile_is_not_adopted_unseen(world: World, loader: str) -> None:
+    """The rows of the plan are those of the note, or nothing is committed."""
+    LOADERS[loader](world, ROWS)
+    extra = row(50, "meanwhile", 1)
+
+    def write() -> None:
+        if loader == "copy":
+            assert world.settings.postgres is not None
+            with psycopg.connect(world.settings.postgres.get_secret_value()) as connection:
+                connection.execute(f"INSERT INTO {world.topic} VALUES (50, 'meanwhile', 1)")
+        elif loader == "delta-rs":
+            table = pa.Table.from_pylist([extra], SCHEMA)
+            write_deltalake(str(world.paths.data), table, mode="append")
+        else:
+            found = Config().get_catalog_config("default") or {}
+            with closing(load_catalog("default", **found)) as catalog:
+                table = catalog.load_table(f"shop.{world.topic}")
+                table.append(pa.Table.from_pylist([extra], SCHEMA))
+
+    with acting_at(Failpoint.TABLE_CREATED, write), pytest.raises(TableBusyError):
+        adopted(world)
+
+    assert adopted(world).found["rows"] == 21
+    assert prove(world).differences == ()
+
+
+PLACES = [Failpoint.TABLE_CREATED, Failpoint.ALTERED, Failpoint.DECIDED]
+
+
+@pytest.mark.parametrize("loader", ["delta-rs", "pyiceberg", "copy"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("next_", ["again", "run"])
+def test_an_adoption_that_died_goes_on_or_is_done(
+    world: World, loader: str, place: Failpoint, next_: str
+) -> None:
+    """Before its commit nothing has happened; behind it, whoever comes next ends it."""
+    LOADERS[loader](world, ROWS)
+    with crashing_at(place), pytest.raises(PlannedError):
+        adopted(world)
+
+    if next_ == "run" and place == Failpoint.TABLE_CREATED:
+        with pytest.raises(ForeignTableError):
+            world.run()
+    elif next_ == "run":
+        world.run()
+
+    lives_on(world, adopted(world))
+
+
+def test_the_first_note_survives_its_ledger(world: World) -> None:
+    """A ledger that is lost is made again, with what was found when the table was adopted."""
+    plain(world)
+    first = adopted(world)
+    changed(world)
+    world.paths.ledger.delete_all()
+
+    world.run()
+
+    assert world.ledger[0].adopted == first.found
+    assert prove(world).differences == ()
+
+
+def test_the_proof_notices_that_an_adopted_row_was_changed(world: World) -> None:
+    """By whoever has put others in their place, or taken some away, and had it accepted."""
+    plain(world)
+    adopted(world)
+    changed(world)
+    table = DeltaTable(str(world.paths.data))
+    table.update({"name": "'forged'"}, predicate="id = 12")
+    table.delete("id = 13")
+
+    differences = [str(each) for each in prove(world).differences]
+
+    assert any("id=12" in each and "column name differs" in each for each in differences)
+    assert any("id=13" in each and "is missing from the table" in each for each in differences)
+
+
+def test_rows_whose_version_is_gone_are_compared_by_their_digest_or_counted(world: World) -> None:
+    """Where none has changed, the digest proves them; else only their number, and it says so."""
+    plain(world)
+    adopted(world)
+    world.send(row(70, "new", 1))
+    world.run()
+    vacuumed(world)
+    assert prove(world).limits == ()
+    world.send(row(1, "n1b", 11))
+    world.run()
+    vacuumed(world)
+
+    verdict = prove(world)
+
+    assert verdict.differences == ()
+    assert ["19 of 20 adopted rows are left" in each for each in verdict.limits] == [True]
+
+
+def vacuumed(world: World) -> None:
+    """Remove what no version but the newest holds, as others do it."""
+    table = DeltaTable(str(world.paths.data))
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+
+@pytest.mark.parametrize("loader", ["delta-rs", "pyiceberg", "copy"])
+def test_an_adopted_row_is_erased_as_any_other(world: World, loader: str) -> None:
+    """It has no record, and its key is found all the same."""
+    LOADERS[loader](world, ROWS)
+    adopted(world)
+    changed(world)
+
+    erase(world.spec, world.settings, key='{"id": 11}', reason="a test", run_id="erase")
+
+    assert 11 not in values(world)
+    assert prove(world).differences == ()
+    world.send(row(1, "n1b", 20))
+    assert world.run().total("updated") == 1
+    assert prove(world).differences == ()
+
+
+@pytest.mark.parametrize("loader", ["delta-rs", "pyiceberg"])
+def test_a_rewind_goes_back_to_the_rows_that_were_adopted(world: World, loader: str) -> None:
+    """And the records behind the stated offsets are read again."""
+    LOADERS[loader](world, ROWS)
+    adopted(world)
+    changed(world)
+
+    rewind(world.spec, world.settings, to="seq:0", reason="a test", run_id="rewind")
+
+    assert values(world) == {n: f"n{n}" for n in range(20)}
+    assert prove(world).differences == ()
+    world.run()
+    assert values(world) == AFTER
+    assert find_problems(world) == ()
+
+
+def test_an_adopted_table_is_altered_as_any_other(world: World) -> None:
+    """Values of no record get the new name, too; then their digest is of other columns."""
+    plain(world)
+    adopted(world)
+    changed(world)
+    world.declare(schema="id INT NOT NULL, title STRING, at INT", renamed_from={"title": "name"})
+
+    alter(world.spec, world.settings, drops=(), run_id="alter")
+
+    assert {each["id"]: each["title"] for each in world.rows()} == AFTER
+    verdict = prove(world)
+    assert verdict.differences == ()
+    assert "no longer provable" in str(verdict.limits)
+
+
+def test_a_rebuild_would_lose_what_was_adopted(world: World) -> None:
+    """The topic does not tell of it: refused, unless it is said that it may be left out."""
+    plain(world)
+    adopted(world)
+    changed(world)
+
+    with pytest.raises(OffsetsExpiredError, match="20 rows were adopted with the table"):
+        world.rebuild()
+    world.rebuild(without_lost=True)
+
+    assert {*values(world)} == {2, 3, 4, 30}
+
+
+def test_records_that_wait_are_redriven_into_an_adopted_table(world: World) -> None:
+    """A record that was put aside wins over the row of its key when it is sent in again."""
+    plain(world)
+    adopted(world)
+    world.send({"id": 5, "name": "n5b", "at": 2**40})
+    world.run()
+    world.declare(schema=f"{BASE[:-3]}BIGINT", schema_change="evolve")
+
+    assert world.redrive().redriven == 1
+
+    assert values(world)[5] == "n5b"
+    assert prove(world).differences == ()
+
+
+def test_the_command_shows_a_plan_and_applies_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `--apply` nothing is written; what is refused exits with 3."""
+    connect(world, ROWS)
+    world.write_declaration()
+    world.set_environment(monkeypatch)
+    before, shell = states(world), CliRunner()
+    command = ["adopt-table", world.topic, "--starting"]
+
+    wrong = shell.invoke(app, [*command, json.dumps(STARTING)])
+    plan = shell.invoke(app, [*command, json.dumps(ENDING)])
+
+    assert (wrong.exit_code, plan.exit_code) == (3, 0)
+    assert "cannot be adopted so" in wrong.output
+    assert "+ _seq: BIGINT is new" in plan.output
+    assert "Next: the same command with --apply" in plan.output
+    assert states(world) == before
+    apply = [*command, json.dumps(ENDING), "--apply", "--reason", "a test"]
+    done = shell.invoke(app, apply)
+    document = json.loads(shell.invoke(app, [*apply, "--json"]).stdout)
+    assert done.exit_code == 0, done.output
+    assert "adopted 20 rows" in done.output
+    assert (document["found"]["rows"], document["kind"], document["seq"]) == (20, "adopt", 0)
+    assert shell.invoke(app, ["run", world.topic]).exit_code == 0
+    proven = shell.invoke(app, ["verify", world.topic])
+    assert "20 of which are left" in proven.output
+    assert "adopt" in shell.invoke(app, ["history", world.topic]).output
+    assert "adopt" in shell.invoke(app, ["ledger", world.topic]).output
