@@ -82,8 +82,6 @@ def _keys_before(table: ErasableTable, names: Sequence[str], epoch: int, at: Off
     (((topic, partition), offset),) = at.items()
     before = (pc.field("_topic") == topic) & (pc.field("_partition") == partition)
     before = (pc.field("_epoch") < epoch) | (before & (pc.field("_offset") < offset))
-    # A row of no record was adopted, before the stream had read any.
-    before = before | pc.field("_seq").is_null()
-    batches = table.scan([*names, "_epoch", "_seq", "_topic", "_partition", "_offset"])
+    batches = table.scan([*names, "_epoch", "_topic", "_partition", "_offset"])
     found = [pa.table(batch).filter(before).select([*names]) for batch in batches]
     return pa.concat_tables(found) if found else pa.table({name: [] for name in names})

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
-
-import pyarrow as pa
 
 from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.declaration.spec import ALTERED, StreamSpec
@@ -23,8 +20,6 @@ from oncelake.ingestion.verify.fold.rule import Rule
 from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS, Row, RowChange
 from oncelake.ingestion.verify.read.snapshot import rows_in
 from oncelake.ingestion.verify.verdict import Difference
-
-_OWN: Final = len(SYSTEM_COLUMNS)
 
 
 class AdoptedRows:
@@ -40,52 +35,53 @@ class AdoptedRows:
         self, spec: StreamSpec, table: SinkTable, coverage: Coverage, *, scratch: Path
     ) -> None:
         """Take the note by which the table was adopted."""
-        assert coverage.adopted is not None
-        assert coverage.adopted.adopted is not None, "the first note says what was found"
-        self._spec, self._table, self._coverage = spec, table, coverage
-        self._note, self._found = coverage.adopted, coverage.adopted.adopted
-        self._columns = parse_columns(", ".join(self._found["columns"]))
-        self._scratch = scratch
+        note = coverage.adopted
+        assert note is not None
+        assert note.adopted is not None, "the first note says what was found"
+        self._spec, self._table, self._coverage, self._scratch = spec, table, coverage, scratch
+        self._note, self._found = note, note.adopted
         self.left = self.compared = 0
         self.limits: list[str] = []
+        declared = (each.declaration or {} for each in coverage.batches.values())
+        # Columns have other names since, or are gone.
+        self._is_altered = any(any(each.get(ALTERED, {}).values()) for each in declared)
 
     def seed(self, rule: Rule, names: Sequence[str]) -> Iterator[Difference]:
         """Let a rule begin with the rows as they were, if they can be read; compare the digest."""
         version = self._readable_version()
         if version is None or not self._spec.keys:
             return
-        if digest := self._differing(version):
-            yield Difference("rows", "version of the adoption: " + digest)
+        yield from self._differing(version)
         for rows in rows_in(self._table.scan(names, version)):
-            changes = (self._change(rule, self._placed(row, names)) for row in rows)
+            placed = (self._placed(row, names) for row in rows)
+            changes = (RowChange(rule.key_of(r), rule.place_of(r), r, ADOPTED) for r in placed)
             rule.begin({change.key: change for change in changes})
         self._coverage.knows_adopted = True
 
-    def take(self, rows: Sequence[Row], names: Sequence[str]) -> Sequence[Row]:
+    def take(self, rows: list[Row], names: Sequence[str]) -> list[Row]:
         """Count those among rows of the table; return rows, each with a place of its own.
 
         Without keys these rows are none that can be told apart, and are left out.
         """
-        left = sum(row[-1] is None for row in rows)
+        if not (left := sum(row[-1] is None for row in rows)):
+            return rows
         self.left += left
-        if left and not self._spec.keys:
+        if not self._spec.keys:
             return [row for row in rows if row[-1] is not None]
-        return [self._placed(row, names) for row in rows] if left else rows
+        return [self._placed(row, names) for row in rows]
 
     def differences(self, version: int) -> Iterator[Difference]:
         """Compare what is left as a whole, as of the version that is proven."""
-        rows, batches = self._found["rows"], self._coverage.batches.values()
-        may_lack = self._spec.keys or any(each.kind in ("erase", "truncate") for each in batches)
-        if self.left > rows or not (self.left == rows or may_lack):
-            what = "are of no record, and not as many as were adopted"
-            found = f"{self.left:,}"
-            yield Difference("rows", f"rows {what}", expected=f"{rows:,}", found=found)
+        rows, kinds = self._found["rows"], {b.kind for b in self._coverage.batches.values()}
+        if self.left > rows or (self.left < rows and not (self._spec.keys or "erase" in kinds)):
+            due, found = f"{rows:,}", f"{self.left:,}"
+            what = "rows are of no record, and not as many as were adopted"
+            yield Difference("rows", what, expected=due, found=found)
         elif self._coverage.knows_adopted:
             return
         elif self.left == rows and not self._is_altered:
             self.compared = self.left
-            if what := self._differing(version):
-                yield Difference("rows", what)
+            yield from self._differing(version)
         else:
             self.limits.append(
                 f"{self.left:,} of {counted(rows, 'adopted row')} are left; that they are as they "
@@ -95,56 +91,32 @@ class AdoptedRows:
     def __str__(self) -> str:
         """Say what was adopted, what is left, and from where on the topic counts."""
         begins = ", ".join(f"{part.at} offset {part.start}" for part in self._note.ranges)
-        return (
-            f"adopted: {counted(self._found['rows'], 'row')} of version {self._found['version']}, "
-            f"{self.left:,} of which are left; records count from {begins}"
-        )
-
-    @property
-    def _is_altered(self) -> bool:
-        """Tell whether columns have other names since, or are gone."""
-        notes = (each.declaration or {} for each in self._coverage.batches.values())
-        return any(
-            note[ALTERED]["renamed"] or note[ALTERED]["dropped"]
-            for note in notes
-            if ALTERED in note
-        )
+        rows = counted(self._found["rows"], "row")
+        return f"adopted: {rows}, {self.left:,} of which are left; records count from {begins}"
 
     def _readable_version(self) -> int | None:
         """Return a version that has the rows as they were adopted, if any can be read."""
         if not isinstance(self._table, RewindableTable) or self._is_altered:
             return None
-        points = self._table.restorable()
-        return next(
-            (v for commit, v, _ in points if commit.version == self._note.delta_version), None
-        )
+        points, at = self._table.restorable(), self._note.delta_version
+        return next((whole for commit, whole, _ in points if commit.version == at), None)
 
-    def _differing(self, version: int) -> str:
-        """Say that the rows of no record have another digest than those that were adopted."""
-        names = [column.name for column in self._columns]
-        rows = map(_of_no_record, self._table.scan([*names, "_seq"], version))
-        found = digest_of(rows, self._columns, self._spec.keys, self._scratch)
-        if found == (self._found["rows"], self._found["digest"]):
-            return ""
-        return "the rows of no record are not those that were adopted, by their digest"
+    def _differing(self, version: int) -> Iterator[Difference]:
+        """Compare the digest of the rows of no record, as of a version, with the note's."""
+        columns = parse_columns(", ".join(self._found["columns"]))
+        batches = self._table.scan([*(each.name for each in columns), "_seq"], version)
+        rows = (each.filter(each.column("_seq").is_null()) for each in batches)
+        found = digest_of(rows, columns, self._spec.keys, self._scratch)
+        if found != (self._found["rows"], self._found["digest"]):
+            what = "the rows of no record are not those that were adopted, by their digest"
+            yield Difference("rows", what)
 
     def _placed(self, row: Row, names: Sequence[str]) -> Row:
         """Give a row of no record a place before all; a declared order decides where it has it."""
         if row[-1] is not None:
             return row
-        topic, partition, offset, sent, _, _ = row[-_OWN:]
+        topic, partition, offset, sent, _, _ = row[-len(SYSTEM_COLUMNS) :]
         order = [row[names.index(name)] for name in self._spec.sequence_by]
+        place = (topic or "", partition or -1, offset or -1, sent)
         epoch = int(bool(order) and None not in order)
-        place = (topic or "", _or_none(partition), _or_none(offset))
-        return (*row[:-_OWN], *place, sent, epoch, ADOPTED)
-
-    def _change(self, rule: Rule, row: Row) -> RowChange:
-        return RowChange(key=rule.key_of(row), place=rule.place_of(row), row=row, seq=ADOPTED)
-
-
-def _or_none(number: int | None) -> int:
-    return -1 if number is None else number
-
-
-def _of_no_record(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch.filter(batch.column("_seq").is_null())
+        return (*row[: -len(SYSTEM_COLUMNS)], *place, epoch, ADOPTED)

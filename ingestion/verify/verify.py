@@ -476,9 +476,9 @@ class _Proof:
             done, total = 0, table.log().row_count() or 0
             for rows in rows_in(table.scan(proof.names, version)):
                 done += len(rows)
-                adopted = self._adopted
-                placed = adopted.take(rows, proof.names) if adopted else rows
-                self._differences.add(proof.differences(placed))
+                if self._adopted:
+                    rows = self._adopted.take(rows, proof.names)
+                self._differences.add(proof.differences(rows))
                 self._tell("comparing the table", done, total)
             remembered = partial(tombstones_of, self._paths.tombstones, self._spec, proof.coverage)
             is_readable = self._sides["tombstones"].damage is None

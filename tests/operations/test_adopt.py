@@ -269,7 +269,10 @@ def test_a_declared_order_decides_where_a_row_has_its_columns(world: World) -> N
 
     assert (report.total("stale"), report.total("updated")) == (1, 3)
     assert {n: values(world)[n] for n in (1, 2, 3, 19)} == {
-        1: "n1", 2: "newer", 3: "same", 19: "any"
+        1: "n1",
+        2: "newer",
+        3: "same",
+        19: "any",
     }
     assert find_problems(world) == ()
 
@@ -314,7 +317,7 @@ Made = Callable[[World], None]
 REFUSED: dict[str, tuple[Made, dict[str, Any], Any, str]] = {
     "doubles": (twice, {}, STARTING, r"2 keys have 5 rows together: \(id=3\), \(id=4\)"),
     "no key": (twice, {}, STARTING, "1 row lacks the key"),
-    "another stream's": (of_a_stream, {}, STARTING, "_seq have values"),
+    "another stream's": (of_a_stream, {}, STARTING, "_seq has values"),
     "undeclared": (plain, {"schema": "id INT, name STRING"}, STARTING, "at INT is in the table"),
     "another type": (plain, {"schema": f"{BASE[:-3]}DATE"}, STARTING, "at is INT in the table"),
     "not null": (plain, {"schema": f"{BASE}, n INT NOT NULL"}, STARTING, "n INT is new, and NOT"),
@@ -322,8 +325,8 @@ REFUSED: dict[str, tuple[Made, dict[str, Any], Any, str]] = {
     "no partition": (plain, {}, {**STARTING, "7": 0}, "-7 does not exist"),
     "beyond the end": (plain, {}, {"0": 13, "1": 10}, "13 lies outside of what Kafka holds, 0 to"),
     "before the start": (expired, {}, STARTING, "12 lies outside of what Kafka holds, 20 to"),
-    "loaded": (places, {}, {"0": 9, "1": 10}, "9 was loaded, as __offset of partition 0 reaches 9"),
-    "skipped": (places, {}, {"0": 12, "1": 10}, "the record at 10 would be lost; begin at 10"),
+    "loaded": (places, {}, {"0": 9, "1": 10}, "rows reach offset 9, so 9 was loaded: begin"),
+    "skipped": (places, {}, {"0": 12, "1": 10}, "the record at 10 would be lost: begin at 10"),
     "history": (plain, {"mode": "scd2", "sequence_by": ["at"]}, STARTING, "`mode: scd2`"),
     "groups": (plain, {"mode": "aggregate", "aggregates": {"n": "count(*)"}}, STARTING, "aggreg"),
     "soft": (plain, {"deletes": "soft"}, STARTING, "`deletes: soft` marks each row"),
@@ -520,6 +523,36 @@ def test_rows_whose_version_is_gone_are_compared_by_their_digest_or_counted(worl
     assert ["19 of 20 adopted rows are left" in each for each in verdict.limits] == [True]
 
 
+def test_a_forged_row_is_noticed_by_the_digest(world: World) -> None:
+    """Where the version of the adoption is gone, that something differs is all that is known."""
+    plain(world)
+    adopted(world)
+    DeltaTable(str(world.paths.data)).update({"name": "'forged'"}, predicate="id = 12")
+    vacuumed(world)
+
+    [difference] = prove(world).differences
+
+    assert "are not those that were adopted, by their digest" in str(difference)
+
+
+@pytest.mark.parametrize("loader", ["copy"])
+def test_an_update_that_an_adopted_row_did_not_get_is_noticed(world: World, loader: str) -> None:
+    """A row of no record, though a record of its key was read, is wrong whatever it says."""
+    LOADERS[loader](world, ROWS)
+    adopted(world)
+    changed(world)
+    assert world.settings.postgres is not None
+    with psycopg.connect(world.settings.postgres.get_secret_value()) as connection:
+        connection.execute(
+            f"UPDATE {world.topic} SET name = 'n2', _topic = NULL, _partition = NULL, "
+            "_offset = NULL, _timestamp = NULL, _epoch = NULL, _seq = NULL WHERE id = 2"
+        )
+
+    differences = [str(each) for each in prove(world).differences]
+
+    assert any("id=2" in each and "is not the row of its newest" in each for each in differences)
+
+
 def vacuumed(world: World) -> None:
     """Remove what no version but the newest holds, as others do it."""
     table = DeltaTable(str(world.paths.data))
@@ -622,7 +655,7 @@ def test_the_command_shows_a_plan_and_applies_it(
     done = shell.invoke(app, apply)
     document = json.loads(shell.invoke(app, [*apply, "--json"]).stdout)
     assert done.exit_code == 0, done.output
-    assert "adopted 20 rows" in done.output
+    assert "was adopted (Delta version" in done.output
     assert (document["found"]["rows"], document["kind"], document["seq"]) == (20, "adopt", 0)
     assert shell.invoke(app, ["run", world.topic]).exit_code == 0
     proven = shell.invoke(app, ["verify", world.topic])

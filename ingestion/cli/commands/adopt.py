@@ -16,8 +16,6 @@ from oncelake.ingestion.errors import DONE, REFUSED, counted
 if TYPE_CHECKING:
     from oncelake.ingestion.operations.audit.adopt import Adoption
 
-_FIELDS = ("stream", "table", "found", "notices", "problems")
-
 
 def adopt_table(
     stream: Stream,
@@ -52,32 +50,26 @@ def adopt_table(
         done = plan_adoption(spec, settings, starting=starting)
     if as_json:
         row = output.row_document(done.row) if done.row else {}
-        changes = [f"{each.field}: {each.what}" for each in done.changes]
-        begin = output.next_document(done.starting)
-        fields = output.fields_of(done, *_FIELDS)
-        output.document({**fields, "starting": begin, "changes": changes, **row})
+        fields = output.fields_of(done, "stream", "table", "found", "notices", "problems")
+        fields["changes"] = [f"{each.field}: {each.what}" for each in done.changes]
+        output.document({**fields, "starting": output.next_document(done.starting), **row})
     else:
         _print(done)
     raise typer.Exit(REFUSED if done.problems else DONE)
 
 
 def _print(done: Adoption) -> None:
-    rows, found = counted(done.found["rows"], "row"), done.found
-    begin = ", ".join(f"{at} offset {offset}" for at, offset in done.starting.items())
+    rows, is_wrong = counted(done.found["rows"], "row"), bool(done.problems)
+    says = "cannot be adopted so" if is_wrong else "can be adopted"
     if done.row:
-        version = named_version(done.row.sink, done.row.delta_version)
-        output.say(f"{done.stream}: adopted {rows} ({version}): {done.row.accepted}")
-    elif done.problems:
-        output.say(f"{done.stream}: {done.table} cannot be adopted so", "bold red")
-    else:
-        output.say(f"{done.stream}: {done.table} can be adopted")
-    output.say(f"  {rows}, sha256 {found['digest']}")
+        says = f"was adopted ({named_version(done.row.sink, done.row.delta_version)})"
+    begin = ", ".join(f"{at} offset {offset}" for at, offset in done.starting.items())
+    output.say(f"{done.stream}: {done.table} {says}", "bold red" if is_wrong else "")
+    output.say(f"  {rows}, sha256 {done.found['digest']}")
     output.say(f"  records count from {begin}")
-    for change in done.changes:
-        output.say(f"  + {change.field}: {change.what}")
-    for notice in done.notices:
-        output.say(f"  not compared: {notice}", "yellow")
-    for problem in done.problems:
-        output.say(f"  ! {problem}", "bold red")
-    if not (done.row or done.problems):
+    signs = {"+": [f"{each.field}: {each.what}" for each in done.changes]}
+    for sign, lines in {**signs, "notice:": done.notices, "!": done.problems}.items():
+        for line in lines:
+            output.say(f"  {sign} {line}")
+    if not (done.row or is_wrong):
         output.say("Next: the same command with --apply and --reason '…', which does so")

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import duckdb
+import pyarrow as pa
 
+from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.declaration.sql import identifier
+from oncelake.ingestion.declaration.sql import identifier, literal
 from oncelake.ingestion.errors import ForeignTableError, InvalidSpecError, counted, no_table_yet
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
@@ -29,7 +31,7 @@ from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
 from oncelake.ingestion.lake.lock import held
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.operations.history.rewind import moment_of
-from oncelake.ingestion.pipeline.schema.create_table import definition_of
+from oncelake.ingestion.pipeline.schema.create_table import definition_of, opening_note
 from oncelake.ingestion.pipeline.schema.evolve import commit_columns
 from oncelake.ingestion.recovery.position import refuse_replaced
 from oncelake.ingestion.recovery.schema_diff import SchemaChange, column_changes
@@ -40,7 +42,7 @@ from oncelake.ingestion.recovery.topics import identity_of, resolve_topics
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_scratch
-from oncelake.ingestion.tables.commit_metadata import CommitMetadata, ranges_at
+from oncelake.ingestion.tables.commit_metadata import ranges_at
 from oncelake.ingestion.tables.table import SinkTable
 from oncelake.ingestion.verify.certificate import digest_of
 from oncelake.ingestion.verify.columns.events import database_in
@@ -86,9 +88,7 @@ def plan_adoption(spec: StreamSpec, settings: Settings, *, starting: str) -> Ado
         RefusedError: nothing tells where the table stands, or its settings break the guarantee.
     """
     stream = resolve_topics(Stream(spec=spec, settings=settings))
-    if done := _adopted_before(stream):
-        return done
-    return _plan(stream, starting)
+    return _adopted_before(stream) or _plan(stream, starting)
 
 
 def adopt_table(
@@ -115,97 +115,97 @@ def adopt_table(
             raise ForeignTableError(
                 spec.name,
                 f"{plan.table} cannot be adopted so: {'; '.join(plan.problems)}.",
-                remedy=f"oncelake adopt-table {spec.name} shows the plan; correct what it names",
+                remedy="the same command without --apply shows the plan; correct what it names",
             )
         return _apply(stream, plan, reason=reason, run_id=run_id)
 
 
 def _apply(stream: Stream, plan: Adoption, *, reason: str, run_id: str) -> Adoption:
     """Commit our columns and the first note, behind the version that was read."""
-    spec, paths = stream.spec, stream.paths
-    topics = stream.kafka.topics(spec.name, spec.subscribed)
+    spec, paths, begin = stream.spec, stream.paths, plan.starting
+    identity = identity_of(spec, stream.kafka.topics(spec.name, spec.subscribed))
     paths.table.create(definition_of(spec, keeps_rows=True))
     hit(Failpoint.TABLE_CREATED)
-    metadata = CommitMetadata(
-        kind="adopt",
-        seq=0,
-        run_id=run_id,
-        epoch=1,
-        identity=identity_of(spec, topics),
-        columns=spec.ddl,
-        next=plan.starting,
-        ranges=ranges_at(plan.starting),
-        reason=reason,
-        adopted=plan.found,
-    )
-    version = plan.found["version"]
-    commit = commit_columns(spec, paths, metadata, plan.changes, version=version)
+    note = opening_note(spec, identity, begin, run_id=run_id)
+    note = replace(note, kind="adopt", ranges=ranges_at(begin), reason=reason, adopted=plan.found)
+    commit = commit_columns(spec, paths, note, plan.changes, version=plan.found["version"])
     hit(Failpoint.DECIDED)
     row = LedgerRow.of(commit, paths.table.log().table_id())
     put_rows(paths, row)
-    return _of_row(stream, row)
+    return replace(plan, row=row)
 
 
 def _adopted_before(stream: Stream) -> Adoption | None:
     """Return what became of a table that is the stream's by now; ``None`` of somebody else's."""
     spec, paths = stream.spec, stream.paths
     snapshot = read_snapshot(paths)
-    table = snapshot.table
+    table, problem = snapshot.table, ""
     refuse_replaced(paths, snapshot.ledger.rows, table.table_id if table else None)
     if table is None:
         raise no_table_yet(spec.name)
     if table.settings_error is not None:
         raise table.settings_error
+    rows = heal_stream(spec, paths).rows if table.seq is not None else ()
     if table.seq is None and table.is_empty:
+        problem = "has no row, so there is nothing to adopt: the first run takes it"
+    elif table.seq is not None and not (rows and rows[0].adopted):
+        problem = "is this stream's already, and was not adopted"
+    if problem:
         raise InvalidSpecError(
-            f"{spec.name}: {paths.table.where} has no row, so there is nothing to adopt: the first "
-            f"run takes it. Next: oncelake run {spec.name}"
+            f"{spec.name}: {paths.table.where} {problem}. Next: oncelake run {spec.name}"
         )
-    if table.seq is None:
+    if not rows:
         return None
-    rows = heal_stream(spec, paths).rows
-    if not rows or rows[0].adopted is None:
-        raise InvalidSpecError(
-            f"{spec.name}: {paths.table.where} is this stream's already, and was not adopted. "
-            f"Next: oncelake status {spec.name}"
-        )
-    return _of_row(stream, rows[0])
-
-
-def _of_row(stream: Stream, row: LedgerRow) -> Adoption:
-    assert row.adopted is not None
+    begin = {each.range.topic_partition: each.range.start for each in rows[0].ranges}
     return Adoption(
-        stream=stream.name,
-        table=stream.paths.table.where,
-        found=row.adopted,
-        starting=Offsets({each.range.topic_partition: each.range.start for each in row.ranges}),
-        row=row,
+        stream=spec.name,
+        table=paths.table.where,
+        found=rows[0].adopted or {},
+        starting=Offsets(begin),
+        row=rows[0],
     )
 
 
 def _plan(stream: Stream, starting: str) -> Adoption:
-    spec, paths, kafka = stream.spec, stream.paths, stream.kafka
-    table, version = paths.table, paths.table.log().newest_version
-    partitions = kafka.topics(spec.name, spec.subscribed).partitions
-    begin = _starting_offsets(spec, kafka, partitions, starting)
-    changes = tuple(column_changes(spec, paths, is_ours=False))
-    notices, rows = list[str](), _Rows(spec, table, stream.settings, version)
-    refused = [*_unable(spec), *_column_problems(changes), *rows.seq_problems()]
-    refused += offset_problems(kafka, partitions, begin)
-    if not refused:
-        refused += rows.key_problems()
-        joins = list(rows.joins(kafka, begin))
-        refused += [what for what, is_wrong in joins if is_wrong]
-        notices += [what for what, is_wrong in joins if not is_wrong]
+    """Read the table, and compare it with the declaration and the topic."""
+    spec, table, kafka = stream.spec, stream.paths.table, stream.kafka
+    version, partitions = table.log().newest_version, kafka.topics(spec.name, spec.subscribed)
+    begin = _starting_offsets(spec, kafka, partitions.partitions, starting)
+    changes = [*column_changes(spec, stream.paths, is_ours=False)]
+    changes = [each for each in changes if each.effect != "nothing"]
+    problems = [*_unable(spec), *offset_problems(kafka, partitions.partitions, begin)]
+    problems += [
+        f"{each.field} {each.what}{f' ({each.remedy})' if each.remedy else ''}"
+        for each in changes
+        if each.effect != "evolve"
+    ]
+    scratch, notices = scratch_of_this_process(stream.settings.state), list[str]()
+    sweep_scratch(stream.settings.state)
+    scan = partial(table.scan, version=None if version < 0 else version)
+    if not problems:
+        with database_in(scratch) as database:
+            rows = _Rows(spec, table.columns(), scan, database)
+            problems += rows.key_problems()
+            problems += rows.join_problems(kafka, begin, notices)
+    columns = _digestible(spec, table)
+    count, digest = digest_of(scan([each.name for each in columns]), columns, spec.keys, scratch)
+    named = [each.as_ddl() for each in columns]
     return Adoption(
         stream=spec.name,
         table=table.where,
-        found=rows.found(),
+        found={"version": version, "rows": count, "digest": digest, "columns": named},
         starting=begin,
-        changes=tuple(each for each in changes if each.effect != "nothing"),
+        changes=tuple(each for each in changes if each.effect == "evolve"),
         notices=tuple(notices),
-        problems=tuple(refused),
+        problems=tuple(problems),
     )
+
+
+def _digestible(spec: StreamSpec, table: SinkTable) -> list[DeclaredColumn]:
+    """Return the columns that are declared as they are; the text of a VARIANT varies."""
+    declared = {each.name: spec.sink.kind.stored_type(each.type) for each in spec.table_columns}
+    known = (each for each in table.columns() if declared.get(each.name) == each.type)
+    return [each for each in known if not each.type.contains("VARIANT")]
 
 
 def _starting_offsets(
@@ -216,10 +216,10 @@ def _starting_offsets(
         return kafka.first_since(partitions, moment)
     try:
         offsets = json.loads(text)
-        if len(spec.subscribed) == 1 and not any(isinstance(v, dict) for v in offsets.values()):
+        if not {*spec.subscribed} & {*offsets}:
             offsets = {spec.subscribed[0]: offsets}
         return Offsets.from_json(json.dumps(offsets))
-    except (ValueError, AttributeError) as error:
+    except (ValueError, TypeError) as error:
         raise InvalidSpecError(
             f"{spec.name}: --starting {text!r} is neither offsets nor a moment. Next: write JSON "
             'such as {"0": 200, "1": 180}, by topic where there are several, or a moment with its '
@@ -228,7 +228,7 @@ def _starting_offsets(
 
 
 def _unable(spec: StreamSpec) -> Iterator[str]:
-    """Say what of a declaration asks of a row what no row of others tells."""
+    """Say what a declaration asks of a row that no row of others tells."""
     if spec.is_log:
         yield f"`sink: {spec.sink.name}` has no rows that can be looked up"
     if spec.mode not in ("upsert", "append", "insert_only"):
@@ -239,146 +239,90 @@ def _unable(spec: StreamSpec) -> Iterator[str]:
         yield "updates that leave columns out, or move rows, take what older records have said"
 
 
-def _column_problems(changes: Iterable[SchemaChange]) -> Iterator[str]:
-    for each in changes:
-        if each.effect not in ("nothing", "evolve"):
-            yield f"{each.field} {each.what}{f' ({each.remedy})' if each.remedy else ''}"
-
-
 class _Rows:
-    """The rows of a table as of a version, read where something is asked of them."""
+    """The keys of a table's rows, and the places that they show, in a database."""
 
     def __init__(
-        self, spec: StreamSpec, table: SinkTable, settings: Settings, version: int
+        self,
+        spec: StreamSpec,
+        columns: Sequence[DeclaredColumn],
+        scan: Callable[[Sequence[str]], Iterable[pa.RecordBatch]],
+        database: duckdb.DuckDBPyConnection,
     ) -> None:
-        self._spec, self._table = spec, table
-        declared = {each.name: spec.sink.kind.stored_type(each.type) for each in spec.table_columns}
-        self._columns = [
-            column
-            for column in table.columns()
-            # The text of a VARIANT is not the same everywhere.
-            if declared.get(column.name) == column.type and not column.type.contains("VARIANT")
-        ]
-        self._scratch, self._version = scratch_of_this_process(settings.state), version
-        sweep_scratch(settings.state)
-
-    def found(self) -> dict[str, Any]:
-        """Return what the note keeps of them."""
-        names = [column.name for column in self._columns]
-        rows = self._table.scan(names, self._readable)
-        count, digest = digest_of(rows, self._columns, self._spec.keys, self._scratch)
-        columns = [column.as_ddl() for column in self._columns]
-        return {"version": self._version, "rows": count, "digest": digest, "columns": columns}
-
-    @property
-    def _readable(self) -> int | None:
-        return None if self._version < 0 else self._version
-
-    def seq_problems(self) -> Iterator[str]:
-        """Say that rows are of batches: of a table that is, or was, another stream's."""
-        names = [n for n in ("_epoch", "_seq") if n in {c.name for c in self._table.columns()}]
-        rows = self._table.scan(names, self._readable) if names else ()
-        if any(column.null_count < len(column) for batch in rows for column in batch.columns):
-            yield f"{' and '.join(names)} have values, so rows of it are another stream's"
+        """Load them."""
+        self._spec, self._database = spec, database
+        types = {column.name: column.type.word for column in columns}
+        self._place = _place_columns(types)
+        self._own = [name for name in ("_epoch", "_seq") if name in types]
+        names = dict.fromkeys([*spec.keys, *self._own, *filter(None, self._place)])
+        for part in tables_of(scan([*names]), _ROWS_AT_ONCE) if names else ():
+            database.register("part", part)
+            database.execute("CREATE TABLE IF NOT EXISTS found AS FROM part LIMIT 0")
+            database.execute("INSERT INTO found FROM part")
 
     def key_problems(self) -> Iterator[str]:
-        """Say which keys have several rows, and how many rows have none."""
-        if not (keys := self._spec.keys):
+        """Say which keys have several rows, and how many rows have none, or are of batches."""
+        keys, all_ = self._spec.keys, self._all
+        if self._own and all_(f"SELECT count({self._own[-1]}) FROM found") != [(0,)]:
+            yield f"{self._own[-1]} has values, so rows of it are another stream's"
+        if not keys:
             return
         names = ", ".join(map(identifier, keys))
         is_null = " OR ".join(f"{identifier(name)} IS NULL" for name in keys)
-        with self._loaded(keys) as database:
-            [(nulls,)] = _all(database, f"SELECT count(*) FROM found WHERE {is_null}")
-            of_key = f"SELECT {names}, count(*) AS rows FROM found WHERE NOT ({is_null})"
-            database.execute(
-                f"CREATE TABLE doubled AS {of_key} GROUP BY {names} HAVING count(*) > 1"
-            )
-            [(count, rows)] = _all(database, "SELECT count(*), sum(rows) FROM doubled")
-            shown = _all(database, f"FROM doubled ORDER BY ALL LIMIT {_SHOWN}")
+        [(nulls,)] = all_(f"SELECT count(*) FROM found WHERE {is_null}")
         if nulls:
             yield f"{counted(nulls, 'row lacks', 'rows lack')} the key, so that no record finds it"
+        doubled = f"SELECT {names}, count(*) AS n FROM found WHERE NOT ({is_null}) "
+        doubled += f"GROUP BY {names} HAVING count(*) > 1"
+        [(count, rows)] = all_(f"SELECT count(*), sum(n) FROM ({doubled})")
         if count:
+            shown = all_(f"{doubled} ORDER BY {names} LIMIT {_SHOWN}")
             pairs = (zip(keys, row, strict=False) for row in shown)
             these = ", ".join(f"({', '.join(f'{n}={v}' for n, v in pair)})" for pair in pairs)
             more = ", …" if count > len(shown) else ""
             yield f"{counted(count, 'key has', 'keys have')} {rows:,} rows together: {these}{more}"
 
-    def joins(self, kafka: Kafka, begin: Offsets) -> Iterator[tuple[str, bool]]:
-        """Compare where to begin with the offsets that the rows show; say whether that is wrong."""
-        columns = self._place_columns()
-        if columns is None:
-            yield "no column shows a record's offset: where the rows end was not compared", False
-            return
-        reached = self._reached(columns)
-        earliest = kafka.earliest(begin)
+    def join_problems(self, kafka: Kafka, begin: Offsets, notices: list[str]) -> Iterator[str]:
+        """Compare where to begin with the offsets that the rows show."""
+        reached, earliest = self._reached(), kafka.earliest(begin)
         for at, start in begin.items():
-            shown = f"{columns[1]} of partition {at.partition}"
             if (last := reached.get(at)) is None:
-                yield f"{shown} has no value: where its rows end was not compared", False
+                notices.append(f"no row shows an offset of {at}, so it was not compared")
                 continue
-            due = max(last + 1, earliest[at])
-            if earliest[at] > last + 1:
-                yield f"{at}: Kafka no longer holds [{last + 1}, {earliest[at]})", False
+            due, shown = max(last + 1, earliest[at]), f"{at}: the rows reach offset {last}"
+            if due > last + 1:
+                notices.append(f"{shown}, and Kafka no longer holds [{last + 1}, {due})")
+            between = Range(topic=at.topic, partition=at.partition, start=due, end=max(due, start))
             if start <= last:
-                yield f"{at}: {start} was loaded, as {shown} reaches {last}; begin at {due}", True
-            elif left := _record_in(kafka, at, due, start):
-                yield (
-                    f"{at}: {shown} ends with {last}, so {left} would be lost; begin at {due}",
-                    True,
-                )
+                yield f"{shown}, so {start} was loaded: begin at {due}"
+            elif left := next(kafka.messages_in([between]), None):
+                yield f"{shown}, so the record at {left.offset()} would be lost: begin at {due}"
 
-    def _place_columns(self) -> tuple[str, str, str | None] | None:
-        """Return the columns of partition and offset, and of the topic where there is one.
-
-        Loaders call them by one word before these: `__offset`, `_hoodie_kafka_source_offset`.
-        """
-        types = {column.name: column.type.word for column in self._table.columns()}
-        for name in (n for n in types if _OFFSET.search(n) and types[n] in _WHOLE):
-            others = {n.lower(): n for n in types}
-            partition, topic = (
-                others.get(_OFFSET.sub(word, name).lower()) for word in ("partition", "topic")
-            )
-            if partition and types[partition] in _WHOLE:
-                return partition, name, topic
-        return None
-
-    def _reached(self, columns: tuple[str, str, str | None]) -> dict[TopicPartition, int]:
+    def _reached(self) -> dict[TopicPartition, int]:
         """Return the last offset that the rows show of each partition."""
+        partition, offset, topic = self._place
         topics = self._spec.subscribed
-        partition, offset, topic = columns
-        if topic is None and len(topics) > 1:
+        if not partition or (not topic and len(topics) > 1):
             return {}
-        of = identifier(topic) if topic else f"'{topics[0]}'"
-        with self._loaded([name for name in columns if name]) as database:
-            rows = _all(
-                database,
-                f"SELECT {of}, {identifier(partition)}, max({identifier(offset)}) FROM found "
-                f"WHERE {identifier(offset)} IS NOT NULL GROUP BY ALL",
-            )
-        return {TopicPartition(name, number): last for name, number, last in rows}
+        of, *place = identifier(topic) if topic else literal(topics[0]), partition, offset
+        number, last = map(identifier, place)
+        known = f"WHERE {number} IS NOT NULL AND {last} IS NOT NULL"
+        rows = self._all(f"SELECT {of}, {number}, max({last}) FROM found {known} GROUP BY ALL")
+        return {TopicPartition(name, at): reached for name, at, reached in rows}
 
-    @contextmanager
-    def _loaded(self, names: Sequence[str]) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Open a database in which ``found`` has some columns of the rows."""
-        with database_in(self._scratch) as database:
-            is_made = False
-            for part in tables_of(self._table.scan(names, self._readable), _ROWS_AT_ONCE):
-                database.register("part", part)
-                made = "INSERT INTO found" if is_made else "CREATE TABLE found AS"
-                database.execute(f"{made} FROM part")
-                database.unregister("part")
-                is_made = True
-            yield database
+    def _all(self, query: str) -> list[Any]:
+        return self._database.execute(query).fetchall()
 
 
-def _all(database: duckdb.DuckDBPyConnection, query: str) -> list[Any]:
-    return database.execute(query).fetchall()
+def _place_columns(types: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return the columns of partition, offset and topic; empty where there is none.
 
-
-def _record_in(kafka: Kafka, at: TopicPartition, start: int, end: int) -> str:
-    """Name the first record of a range; empty where there is none, as between transactions."""
-    messages = kafka.messages_in(
-        [Range(topic=at.topic, partition=at.partition, start=start, end=end)]
-    )
-    first = next(messages, None)
-    return f"the record at {first.offset()}" if first else ""
+    Loaders call them by one word before these: `__offset`, `_hoodie_kafka_source_offset`.
+    """
+    others = {name.lower(): name for name in types}
+    for name in (each for each in types if _OFFSET.search(each) and types[each] in _WHOLE):
+        named = (_OFFSET.sub(word, name).lower() for word in ("partition", "topic"))
+        partition, topic = (others.get(each, "") for each in named)
+        if types.get(partition) in _WHOLE:
+            return partition, name, topic
+    return "", "", ""
