@@ -200,8 +200,7 @@ class ForeignTableError(RefusedError):
     """The table holds rows, and none of our commits is in its log."""
 
     usual_remedy = (
-        "oncelake adopt-table {stream} --starting OFFSETS, which shows how it can become this "
-        "stream's; or rename the stream's file, or move that table away"
+        "oncelake adopt-table {stream} takes it over; or rename the file, or move it away"
     )
 
 

@@ -14,7 +14,7 @@ from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.declaration.spec import ALTERED, StreamSpec
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.tables.table import RewindableTable, SinkTable
-from oncelake.ingestion.verify.certificate import digest_of
+from oncelake.ingestion.verify.certificate import digest_of, digest_rows
 from oncelake.ingestion.verify.coverage import ADOPTED, Coverage
 from oncelake.ingestion.verify.fold.rule import Rule
 from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS, Row, RowChange
@@ -106,7 +106,7 @@ class AdoptedRows:
         columns = parse_columns(", ".join(self._found["columns"]))
         batches = self._table.scan([*(each.name for each in columns), "_seq"], version)
         rows = (each.filter(each.column("_seq").is_null()) for each in batches)
-        found = digest_of(rows, columns, self._spec.keys, self._scratch)
+        found = digest_of(digest_rows(rows, columns, self._spec.keys, self._scratch))
         if found != (self._found["rows"], self._found["digest"]):
             what = "the rows of no record are not those that were adopted, by their digest"
             yield Difference("rows", what)

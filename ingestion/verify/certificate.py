@@ -198,14 +198,8 @@ def digest_rows(
         ).fetchall()
 
 
-def digest_of(
-    rows: Iterable[pa.RecordBatch],
-    columns: Sequence[DeclaredColumn],
-    keys: Sequence[str],
-    scratch: Path,
-) -> tuple[int, str]:
-    """Return how many rows there are, and one digest of all buckets; see ``digest_rows``."""
-    buckets = digest_rows(rows, columns, keys, scratch)
+def digest_of(buckets: list[tuple[int, str]]) -> tuple[int, str]:
+    """Return how many rows there are in buckets of ``digest_rows``, and one digest of them all."""
     return sum(count for count, _ in buckets), _digest({"buckets": buckets})
 
 

@@ -27,8 +27,10 @@ from oncelake.ingestion.errors import (
     ForeignTableError,
     InvalidSpecError,
     OffsetsExpiredError,
+    StreamLockedError,
     TableBusyError,
 )
+from oncelake.ingestion.lake.lock import held
 from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.audit.adopt import Adoption, adopt_table, plan_adoption
 from oncelake.ingestion.operations.erase.erase import erase
@@ -452,6 +454,17 @@ def test_what_somebody_writes_meanwhile_is_not_adopted_unseen(world: World, load
 
     assert adopted(world).found["rows"] == 21
     assert prove(world).differences == ()
+
+
+def test_a_stream_that_somebody_holds_is_not_adopted(world: World) -> None:
+    """Two at once would both open the table; the plan needs no lock."""
+    plain(world)
+    with held(world.paths, "another"):
+        assert plan_adoption(world.spec, world.settings, starting=json.dumps(STARTING)).found
+        with pytest.raises(StreamLockedError):
+            adopted(world)
+
+    assert adopted(world).row is not None
 
 
 PLACES = [Failpoint.TABLE_CREATED, Failpoint.ALTERED, Failpoint.DECIDED]

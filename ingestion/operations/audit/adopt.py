@@ -44,7 +44,7 @@ from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_scratch
 from oncelake.ingestion.tables.commit_metadata import ranges_at
 from oncelake.ingestion.tables.table import SinkTable
-from oncelake.ingestion.verify.certificate import digest_of
+from oncelake.ingestion.verify.certificate import digest_of, digest_rows
 from oncelake.ingestion.verify.columns.events import database_in
 from oncelake.ingestion.verify.columns.memory import tables_of
 
@@ -188,7 +188,8 @@ def _plan(stream: Stream, starting: str) -> Adoption:
             problems += rows.key_problems()
             problems += rows.join_problems(kafka, begin, notices)
     columns = _digestible(spec, table)
-    count, digest = digest_of(scan([each.name for each in columns]), columns, spec.keys, scratch)
+    read = scan([each.name for each in columns])
+    count, digest = digest_of(digest_rows(read, columns, spec.keys, scratch))
     named = [each.as_ddl() for each in columns]
     return Adoption(
         stream=spec.name,

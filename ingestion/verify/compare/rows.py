@@ -127,6 +127,9 @@ class RowsProof:
 
     def _compared(self, row: Row, change: RowChange | None) -> Iterator[Difference]:
         place, seq = self._rule.place_of(row), row[-1]
+        if seq is None:
+            yield self._difference(row, "is in the table, and of no batch")
+            return
         if seq == ADOPTED and not self.coverage.knows_adopted:
             # No record may be of its key that would have replaced it.
             if change and self._rule.outranks(change.place, place):
