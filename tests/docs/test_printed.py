@@ -208,7 +208,6 @@ def story(kafka_address: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         if language == "sh"
     ).replace(f"{project.folder}/", "")
     send_sales(kafka_address)
-    Path("/tmp/ad/told.txt").write_text(told["adopt.md"] + "=====\n" + told["audit.md"])
     told["init.md"] = project.type("oncelake init sales")
     yield told
     admin = AdminClient({"bootstrap.servers": kafka_address})

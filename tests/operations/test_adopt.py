@@ -16,7 +16,7 @@ from unittest.mock import patch
 import psycopg
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pydantic import SecretStr
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
@@ -76,6 +76,14 @@ def delta_rs(world: World, rows: list[dict[str, Any]]) -> None:
         write_deltalake(str(world.paths.data), table, mode="append")
 
 
+def in_partitions(world: World, rows: list[dict[str, Any]]) -> None:
+    """As kafka-delta-ingest with a column that partitions the table, and marks of its offsets."""
+    table, path = pa.Table.from_pylist(rows, SCHEMA), str(world.paths.data)
+    marks = [Transaction(f"loader-{partition}", offset) for partition, offset in ((0, 11), (1, 9))]
+    properties = CommitProperties(app_transactions=marks)
+    write_deltalake(path, table, partition_by=["at"], commit_properties=properties)
+
+
 def connect(world: World, rows: list[dict[str, Any]]) -> None:
     """As a sink of Kafka Connect with the place of each record."""
     world.declare(schema=f"{BASE}, __partition INT, __offset BIGINT")
@@ -130,6 +138,7 @@ BASE = "id INT NOT NULL, name STRING, at INT"
 BASE_NULLABLE = "id INT, name STRING, at INT"
 LOADERS: dict[str, Callable[[World, list[dict[str, Any]]], None]] = {
     "delta-rs": delta_rs,
+    "partitions": in_partitions,
     "connect": connect,
     "hudi": hudi,
     "pyiceberg": pyiceberg,
@@ -317,7 +326,7 @@ def expired(world: World) -> None:
 
 Made = Callable[[World], None]
 REFUSED: dict[str, tuple[Made, dict[str, Any], Any, str]] = {
-    "doubles": (twice, {}, STARTING, r"2 keys have 5 rows together: \(id=3\), \(id=4\)"),
+    "doubles": (twice, {}, STARTING, r"2 keys have several rows, 5 in all: \(id=3\), \(id=4\)"),
     "no key": (twice, {}, STARTING, "1 row lacks the key"),
     "another stream's": (of_a_stream, {}, STARTING, "_seq has values"),
     "undeclared": (plain, {"schema": "id INT, name STRING"}, STARTING, "at INT is in the table"),

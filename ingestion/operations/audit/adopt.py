@@ -281,10 +281,14 @@ class _Rows:
             pairs = (zip(keys, row, strict=False) for row in shown)
             these = ", ".join(f"({', '.join(f'{n}={v}' for n, v in pair)})" for pair in pairs)
             more = ", …" if count > len(shown) else ""
-            yield f"{counted(count, 'key has', 'keys have')} {rows:,} rows together: {these}{more}"
+            keys_have = counted(count, "key has", "keys have")
+            yield f"{keys_have} several rows, {rows:,} in all: {these}{more}"
 
     def join_problems(self, kafka: Kafka, begin: Offsets, notices: list[str]) -> Iterator[str]:
         """Compare where to begin with the offsets that the rows show."""
+        if not self._place[0]:
+            notices.append("no column shows offsets, so where the rows end was not compared")
+            return
         reached, earliest = self._reached(), kafka.earliest(begin)
         for at, start in begin.items():
             if (last := reached.get(at)) is None:
@@ -303,7 +307,7 @@ class _Rows:
         """Return the last offset that the rows show of each partition."""
         partition, offset, topic = self._place
         topics = self._spec.subscribed
-        if not partition or (not topic and len(topics) > 1):
+        if not topic and len(topics) > 1:
             return {}
         of, *place = identifier(topic) if topic else literal(topics[0]), partition, offset
         number, last = map(identifier, place)
