@@ -33,6 +33,7 @@ from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.operations.history.rewind import moment_of
 from oncelake.ingestion.pipeline.schema.create_table import definition_of, opening_note
 from oncelake.ingestion.pipeline.schema.evolve import commit_columns
+from oncelake.ingestion.recovery.heal import known_rows
 from oncelake.ingestion.recovery.position import refuse_replaced
 from oncelake.ingestion.recovery.schema_diff import SchemaChange, column_changes
 from oncelake.ingestion.recovery.snapshot import read_snapshot
@@ -42,7 +43,7 @@ from oncelake.ingestion.recovery.topics import identity_of, resolve_topics
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_scratch
-from oncelake.ingestion.tables.commit_metadata import ranges_at
+from oncelake.ingestion.tables.commit_metadata import UNKNOWN, Identity, ranges_at
 from oncelake.ingestion.tables.table import SinkTable
 from oncelake.ingestion.verify.certificate import digest_of, digest_rows
 from oncelake.ingestion.verify.columns.events import database_in
@@ -64,6 +65,7 @@ class Adoption:
         changes: What the table's columns get.
         notices: What a person should know, and nothing is wrong with.
         problems: Why it is refused, a sentence each.
+        identity: Of the topics that the offsets are of; unknown of one that was adopted before.
         row: The ledger's, once it was adopted.
     """
 
@@ -74,6 +76,7 @@ class Adoption:
     changes: tuple[SchemaChange, ...] = ()
     notices: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    identity: Identity = UNKNOWN
     row: LedgerRow | None = None
 
 
@@ -109,6 +112,7 @@ def adopt_table(
         stream = resolve_topics(stream)
         end_half_done(stream.paths)
         if done := _adopted_before(stream):
+            heal_stream(spec, stream.paths)
             return done
         plan = _plan(stream, starting)
         if plan.problems:
@@ -123,10 +127,9 @@ def adopt_table(
 def _apply(stream: Stream, plan: Adoption, *, reason: str, run_id: str) -> Adoption:
     """Commit our columns and the first note, behind the version that was read."""
     spec, paths, begin = stream.spec, stream.paths, plan.starting
-    identity = identity_of(spec, stream.kafka.topics(spec.name, spec.subscribed))
     paths.table.create(definition_of(spec, keeps_rows=True))
     hit(Failpoint.TABLE_CREATED)
-    note = opening_note(spec, identity, begin, run_id=run_id)
+    note = opening_note(spec, plan.identity, begin, run_id=run_id)
     note = replace(note, kind="adopt", ranges=ranges_at(begin), reason=reason, adopted=plan.found)
     commit = commit_columns(spec, paths, note, plan.changes, version=plan.found["version"])
     hit(Failpoint.DECIDED)
@@ -145,7 +148,7 @@ def _adopted_before(stream: Stream) -> Adoption | None:
         raise no_table_yet(spec.name)
     if table.settings_error is not None:
         raise table.settings_error
-    rows = heal_stream(spec, paths).rows if table.seq is not None else ()
+    rows = known_rows(snapshot) if table.seq is not None else ()
     if table.seq is None and table.is_empty:
         problem = "has no row, so there is nothing to adopt: the first run takes it"
     elif table.seq is not None and not (rows and rows[0].adopted):
@@ -169,11 +172,11 @@ def _adopted_before(stream: Stream) -> Adoption | None:
 def _plan(stream: Stream, starting: str) -> Adoption:
     """Read the table, and compare it with the declaration and the topic."""
     spec, table, kafka = stream.spec, stream.paths.table, stream.kafka
-    version, partitions = table.log().newest_version, kafka.topics(spec.name, spec.subscribed)
-    begin = _starting_offsets(spec, kafka, partitions.partitions, starting)
+    version, topics = table.log().newest_version, kafka.topics(spec.name, spec.subscribed)
+    begin = _starting_offsets(spec, kafka, topics.partitions, starting)
     changes = [*column_changes(spec, stream.paths, is_ours=False)]
     changes = [each for each in changes if each.effect != "nothing"]
-    problems = [*_unable(spec), *offset_problems(kafka, partitions.partitions, begin)]
+    problems = [*_unable(spec), *offset_problems(kafka, topics.partitions, begin)]
     problems += [
         f"{each.field} {each.what}{f' ({each.remedy})' if each.remedy else ''}"
         for each in changes
@@ -199,6 +202,7 @@ def _plan(stream: Stream, starting: str) -> Adoption:
         changes=tuple(each for each in changes if each.effect == "evolve"),
         notices=tuple(notices),
         problems=tuple(problems),
+        identity=identity_of(spec, topics),
     )
 
 
