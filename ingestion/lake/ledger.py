@@ -417,10 +417,9 @@ def lacking_seqs(known: Collection[int], last: int) -> set[int]:
     """Return the batches up to the last that are not known.
 
     Seq 0 opened the table, and is in the ledger only of one that was adopted: it may lack where
-    another does, or where it is the last.
+    nothing is known.
     """
-    lacking = set(range(1, last + 1)) - {*known}
-    return lacking | ({0} - {*known} if lacking or not last else set())
+    return set(range(1, last + 1)) - {*known} | (set() if known else {0})
 
 
 def put_rows(paths: StreamPaths, *rows: LedgerRow) -> None:

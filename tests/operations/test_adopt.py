@@ -270,6 +270,19 @@ def test_the_first_row_of_a_key_stays_where_none_is_replaced(world: World) -> No
     assert find_problems(world) == ()
 
 
+def test_the_older_row_of_a_key_stays_where_an_order_is_declared(world: World) -> None:
+    """In `insert_only` an adopted row without an order is the oldest."""
+    delta_rs(world, [*ROWS[:19], {**ROWS[19], "at": None}])
+    adopted(world, mode="insert_only", sequence_by=["at"])
+    world.send(row(1, "older", 9), row(2, "newer", 11), row(3, "same", 10), row(19, "any", -5))
+
+    report = world.run()
+
+    assert (report.total("stale"), report.total("updated")) == (3, 1)
+    assert {n: values(world)[n] for n in (1, 2, 3, 19)} == {1: "older", 2: "n2", 3: "n3", 19: "n19"}
+    assert find_problems(world) == ()
+
+
 def test_a_declared_order_decides_where_a_row_has_its_columns(world: World) -> None:
     """A record that is older by it loses against the adopted row; a null there loses always."""
     delta_rs(world, [*ROWS[:19], {**ROWS[19], "at": None}])
