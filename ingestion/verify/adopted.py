@@ -55,7 +55,7 @@ class AdoptedRows:
         for rows in rows_in(self._table.scan(names, version)):
             placed = (self._placed(row, names) for row in rows)
             changes = (RowChange(rule.key_of(r), rule.place_of(r), r, ADOPTED) for r in placed)
-            rule.begin({change.key: change for change in changes})
+            rule.rows().put({change.key: change for change in changes})
         self._coverage.knows_adopted = True
 
     def take(self, rows: list[Row], names: Sequence[str]) -> list[Row]:

@@ -144,10 +144,6 @@ class Rule:
         self._classifier, self._coverage = context.classifiers.today, context.coverage
         self._rows: SpillTable[RowChange] = context.store.table("rows")
 
-    def begin(self, rows: Mapping[str, RowChange]) -> None:
-        """Begin with rows that were there before the first batch, by their keys."""
-        self._rows.put(rows)
-
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Take some of a batch's good records."""
         raise NotImplementedError
