@@ -199,7 +199,9 @@ class SchemaChangedError(RefusedError):
 class ForeignTableError(RefusedError):
     """The table holds rows, and none of our commits is in its log."""
 
-    usual_remedy = "rename the stream's file, or move that table away"
+    usual_remedy = (
+        "oncelake adopt-table {stream} takes it over; or rename the file, or move it away"
+    )
 
 
 class TableReplacedError(RefusedError):

@@ -12,6 +12,7 @@ import typer
 
 from oncelake.ingestion.cli.command import OncelakeCommand
 from oncelake.ingestion.cli.commands import (
+    adopt,
     archive,
     audit,
     decisions,
@@ -88,7 +89,8 @@ for command in (
     *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.alter, plan.rebuild),
     *(rewind.history, rewind.rewind, rewind.replay, maintain.maintain, erase.erase),
     *(streams.validate, jars.jars),
-    *(decisions.accept, decisions.batch, decisions.adopt_topic, decisions.reset, decisions.unlock),
+    *(decisions.accept, decisions.batch, decisions.adopt_topic, adopt.adopt_table),
+    *(decisions.reset, decisions.unlock),
 ):
     app.command(cls=OncelakeCommand)(command)
 for of_kafka in (kafka.up, kafka.down, kafka.status):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -102,6 +102,7 @@ class LedgerRow:
     erased: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
     last: LastRecords = field(default_factory=dict)
+    adopted: Mapping[str, Any] | None = None
     problems: tuple[str, ...] = ()
 
     @classmethod
@@ -137,6 +138,7 @@ class LedgerRow:
             erased=metadata.erased,
             declaration=metadata.declaration,
             last={at: record for at, record in metadata.last.items() if at in read},
+            adopted=metadata.adopted,
             problems=tuple(problems),
         )
 
@@ -166,6 +168,7 @@ class LedgerRow:
         identity = {**self.identity.as_row(), "columns": self.columns}
         last = rows_of(self.last) or None
         more = {"erased": self.erased, "declaration": self.declaration, "last": last}
+        more |= {"adopted": self.adopted}
         identity |= {name: value for name, value in more.items() if value is not None}
         return {
             **{name: getattr(self, name) for name in SCHEMA.names if name not in _COMPOSED},
@@ -183,6 +186,7 @@ class LedgerRow:
             "columns": identity.get("columns", ""),
             "erased": identity.get("erased"),
             "declaration": identity.get("declaration"),
+            "adopted": identity.get("adopted"),
             "last": of_rows(identity.get("last", {})),
             "ranges": tuple(map(CountedRange.of_row, record["ranges"])),
         }
@@ -403,10 +407,19 @@ class LoadedLedger:
 
     def completed(self, paths: StreamPaths, table_id: str, last_seq: int) -> LoadedLedger:
         """Add the rows of a table that only the copy has."""
-        lacking = set(range(1, last_seq + 1)) - {row.seq for row in self.rows_of(table_id)}
+        lacking = lacking_seqs({row.seq for row in self.rows_of(table_id)}, last_seq)
         known = _read_copy(paths) if lacking else ()
         copied = tuple(row for row in known if row.table_id == table_id and row.seq in lacking)
         return replace(self, rows=_in_order((*self.rows, *copied)), copied=copied)
+
+
+def lacking_seqs(known: Collection[int], last: int) -> set[int]:
+    """Return the batches up to the last that are not known.
+
+    Seq 0 opened the table, and is in the ledger only of one that was adopted: it may lack where
+    nothing is known.
+    """
+    return set(range(1, last + 1)) - {*known} | (set() if known else {0})
 
 
 def put_rows(paths: StreamPaths, *rows: LedgerRow) -> None:

@@ -66,9 +66,13 @@ class UpsertMode(WriteMode):
             )
         self._table.open_before(
             f"SELECT {sql.names(self._keys)} FROM winners",
-            columns=tuple(dict.fromkeys([*self._keys, "_epoch", *self._line, *self._values()])),
+            columns=self._looked_up(),
             size_bytes=self._good.size_bytes,
         )
+
+    def _looked_up(self) -> tuple[str, ...]:
+        """Return the columns of ``before`` that are asked for."""
+        return tuple(dict.fromkeys([*self._keys, "_epoch", *self._line, *self._values()]))
 
     def _stamped(self, *, is_chosen: bool) -> str:
         """Select one record of each key, with the columns that every winner has."""
@@ -97,8 +101,21 @@ class UpsertMode(WriteMode):
                 WHEN s._delete THEN {self._deleted()}
                 ELSE 'updated'
             END AS _what
-            FROM winners s LEFT JOIN "before" t ON {sql.equal(self._keys, "t", "s")}
+            FROM winners s LEFT JOIN ({self._placed()}) t ON {sql.equal(self._keys, "t", "s")}
         """
+
+    def _placed(self) -> str:
+        """Select ``before``; a row of no record, which was adopted, gets a place before them all.
+
+        Where all columns of a declared order have a value, these decide, as between two records.
+        """
+        order = [f"{sql.name(name)} IS NOT NULL" for name in self._target.spec.sequence_by]
+        is_ordered = " AND ".join(order) or "FALSE"
+        row = {name: sql.name(name) for name in self._looked_up()}
+        row["_epoch"] = f"coalesce(_epoch, CASE WHEN {is_ordered} THEN 1 ELSE 0 END)"
+        row |= {"_topic": "coalesce(_topic, '')", "_partition": "coalesce(_partition, -1)"}
+        row["_offset"] = "coalesce(_offset, -1)"
+        return f'SELECT {sql.selected(row)} FROM "before"'
 
     def _deleted(self) -> str:
         """Return the disposition, in SQL, of a delete that finds a row."""

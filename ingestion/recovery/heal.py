@@ -13,7 +13,7 @@ from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.errors import DamagedTableError
 from oncelake.ingestion.lake.archive import archive_table
 from oncelake.ingestion.lake.erasure import finish_erasures
-from oncelake.ingestion.lake.ledger import Ledger, LedgerRow, written_seqs
+from oncelake.ingestion.lake.ledger import Ledger, LedgerRow, lacking_seqs, written_seqs
 from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.side_tables import project
@@ -114,7 +114,7 @@ def known_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:
     if table is None:
         return snapshot.rows
     known = {row.seq: row for row in snapshot.rows}
-    lacking = set(range(1, (table.seq or 0) + 1)) - known.keys()
+    lacking = lacking_seqs(known.keys(), table.seq or 0)
     for commit in commits_of(snapshot.paths.table.log(), snapshot.paths.stream, lacking):
         if (made := commit.metadata) and made.seq in lacking:
             known[made.seq] = LedgerRow.of(commit, table.table_id)
@@ -184,7 +184,7 @@ def read_unrecorded(
     Beside them, those that accept one of them.
     """
     log = paths.table.log()
-    missing = set(range(1, last_seq + 1)) - {row.seq for row in recorded}
+    missing = lacking_seqs({row.seq for row in recorded}, last_seq)
     return [
         UnrecordedCommit(
             commit=commit,
@@ -212,7 +212,7 @@ def commits_of(log: CommitLog, stream: str, missing: Collection[int]) -> list[Co
     """Walk our commits back to the oldest that is missing, or as far as the log reaches.
 
     Beside those that are missing, return those that accept one of them. Seq 0 opened the table, and
-    is no batch.
+    is no batch, unless the table was adopted by it.
     """
     found: list[Commit] = []
     for version in log.versions() if missing else ():
@@ -223,7 +223,8 @@ def commits_of(log: CommitLog, stream: str, missing: Collection[int]) -> list[Co
             break
         if commit.metadata is None or app_id(stream) not in commit.txns:
             continue
-        if not {commit.metadata.seq, *commit.metadata.accepts}.isdisjoint(missing):
+        is_batch = commit.metadata.seq > 0 or commit.metadata.adopted is not None
+        if is_batch and not {commit.metadata.seq, *commit.metadata.accepts}.isdisjoint(missing):
             found.append(commit)
         if commit.metadata.seq <= min(missing):
             break

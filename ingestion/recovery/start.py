@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -205,8 +205,22 @@ def _declared(
         for topic, of_topic in offsets.items()
         for partition, offset in of_topic.items()
     }
+    if problems := offset_problems(kafka, partitions, named):
+        raise BadFieldError(
+            spec.name,
+            ("starting", "offsets"),
+            f"{'; '.join(problems)}. Next: write one offset for every partition, or "
+            "`starting: earliest`",
+        )
+    return Offsets(named)
+
+
+def offset_problems(
+    kafka: Kafka, partitions: Sequence[TopicPartition], named: Mapping[TopicPartition, int]
+) -> list[str]:
+    """Say why a stream cannot begin at offsets, by partition; nothing where it can."""
     earliest, ends = kafka.earliest(partitions), kafka.stable_end(partitions)
-    problems = [
+    return [
         *(f"names no offset for {at}" for at in partitions if at not in named),
         *(f"{at} does not exist" for at in sorted(named.keys() - set(partitions))),
         *(
@@ -215,11 +229,3 @@ def _declared(
             if at in named and not earliest[at] <= named[at] <= ends[at]
         ),
     ]
-    if problems:
-        raise BadFieldError(
-            spec.name,
-            ("starting", "offsets"),
-            f"{'; '.join(problems)}. Next: write one offset for every partition, or "
-            "`starting: earliest`",
-        )
-    return Offsets(named)

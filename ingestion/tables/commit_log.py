@@ -91,6 +91,11 @@ class CommitLog(ABC):
     def versions(self) -> list[int]:
         """List the versions that are still in the log, newest first."""
 
+    @property
+    def newest_version(self) -> int:
+        """The newest version; -1 of a table whose log has none yet."""
+        return max(self.versions(), default=-1)
+
     @abstractmethod
     def read(self, version: int) -> Commit:
         """Read one commit.

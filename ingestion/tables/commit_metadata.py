@@ -13,10 +13,12 @@ from pydantic import TypeAdapter
 from oncelake.ingestion.kafka.last_record import LastRecords, of_rows, rows_of
 from oncelake.ingestion.kafka.offsets import Offsets, Range
 
-Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema", "erase", "truncate"]
+Kind = Literal[
+    "ingest", "replay", "redrive", "accept", "rewind", "schema", "erase", "truncate", "adopt"
+]
 
 # Only these move offsets.
-MOVING: Final[frozenset[Kind]] = frozenset({"ingest", "accept", "rewind"})
+MOVING: Final[frozenset[Kind]] = frozenset({"ingest", "accept", "rewind", "adopt"})
 # The count of a rewind that names the batch to whose state it went back.
 REWOUND_TO: Final = "rewound_to"
 # The table's constraints on the rows of a batch, beside the fields of the declaration.
@@ -131,6 +133,8 @@ class CommitMetadata:
         accepts: Seqs whose red verdict this commit accepts.
         erased: What was erased, of an erase or a truncate: see ``ingestion.lake.erasure``.
         side: The files that it adds to the side tables: see ``ingestion.lake.side_tables``.
+        adopted: What was found in a table that somebody else had filled: see
+            ``ingestion.operations.audit.adopt``.
     """
 
     kind: Kind
@@ -148,6 +152,7 @@ class CommitMetadata:
     erased: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
     side: Mapping[SideFileName, SideFile] = field(default_factory=dict)
+    adopted: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
         """Write the metadata as ``userMetadata`` holds it, with a checksum over all of it."""
@@ -161,7 +166,7 @@ class CommitMetadata:
             "counts": dict(self.counts),
             "side": {name: asdict(file) for name, file in self.side.items()} or None,
         }
-        for name in ("erased", "declaration", "side"):
+        for name in ("erased", "declaration", "side", "adopted"):
             if said[name] is None:
                 del said[name]
         return json.dumps({**said, "check": _checksum(said)})

@@ -107,6 +107,7 @@ class TableDefinition:
         deletion_vectors: Whether rows may be marked as gone, where the sink can.
         partitions: What it is partitioned by, where the sink can.
         sort_by: What the rows of a file are sorted by, as a declaration has it.
+        keeps_rows: Whether a table of somebody else's is taken with its rows, which are adopted.
     """
 
     columns: tuple[DeclaredColumn, ...]
@@ -116,6 +117,7 @@ class TableDefinition:
     deletion_vectors: bool = False
     partitions: tuple[DeclaredPartition, ...] = ()
     sort_by: tuple[str, ...] = ()
+    keeps_rows: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,6 +131,7 @@ class Layout:
         partitions: What new rows are to be partitioned by, where that is to change.
         sort_by: What the rows of new files are to be sorted by, where that is to change.
         tell: Called with a sentence for each step.
+        version: Of the log, behind which nobody may have committed; any without one.
     """
 
     columns: Sequence[DeclaredColumn]
@@ -137,6 +140,7 @@ class Layout:
     partitions: tuple[DeclaredPartition, ...] | None = None
     sort_by: tuple[str, ...] | None = None
     tell: Tell = lambda text: None
+    version: int | None = None
 
 
 class Transaction(ABC):
@@ -237,10 +241,11 @@ class SinkTable(ABC):
 
         def act(begun: Transaction) -> None:
             # What they have added is not listed, and would be dropped.
-            if (*self.columns(),) != (*layout.found,):
+            is_overtaken = layout.version not in (None, self.log().newest_version)
+            if is_overtaken or (*self.columns(),) != (*layout.found,):
                 raise TableBusyError(
-                    f"{self.stream}: somebody else has changed the columns of {self.where} "
-                    f"meanwhile. Nothing was written. Next: {AGAIN}"
+                    f"{self.stream}: somebody else has changed {self.where} meanwhile."
+                    f" Nothing was written. Next: {AGAIN}"
                 )
             begun.reshape(layout, metadata)
 

@@ -198,6 +198,11 @@ def digest_rows(
         ).fetchall()
 
 
+def digest_of(buckets: list[tuple[int, str]]) -> tuple[int, str]:
+    """Return how many rows there are in buckets of ``digest_rows``, and one digest of them all."""
+    return sum(count for count, _ in buckets), _digest({"buckets": buckets})
+
+
 def _bucket(columns: Sequence[DeclaredColumn], keys: Sequence[str]) -> str:
     """Write the number of a row's bucket: the first byte of the SHA-256 of its key's text."""
     keyed = [each for each in columns if each.name in keys] or columns

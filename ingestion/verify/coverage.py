@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import counted
@@ -25,7 +26,9 @@ _CUT = "cut"
 # What an acceptance counts that took table or side tables as they were.
 _AS_IT_WAS = {_ALTERED, _CUT, *(f"{name}_written_off" for name in _SIDE_TABLES)}
 # Batches that read what none had read before; the ranges of others have been read.
-_READING = ("ingest", "accept")
+_READING = ("ingest", "accept", "adopt")
+# The seq of the note by which a table was adopted; of its rows none has any.
+ADOPTED: Final = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,6 +45,7 @@ class Coverage:
         unknown: Batches without any record left, so that what they read is unknown.
         thinned: Batches from which compaction has removed records since.
         is_remembered: Whether an earlier proof has covered what Kafka no longer holds.
+        knows_adopted: Whether it is known which rows an adopted table had.
     """
 
     epoch: int
@@ -54,6 +58,12 @@ class Coverage:
     batches: Mapping[int, Batch] = field(default_factory=dict)
     thinned: set[int] = field(default_factory=set)
     is_remembered: bool = False
+    knows_adopted: bool = False
+
+    @property
+    def adopted(self) -> Batch | None:
+        """The note by which the table was adopted, if it was."""
+        return self.batches.get(ADOPTED)
 
     def first_offset(self, at: TopicPartition) -> int:
         """Return the offset from which on a partition is proven."""
@@ -131,7 +141,8 @@ class Coverage:
     def doubts(self, state: RowChange | None) -> bool:
         """Tell whether the table may have held another state of a key."""
         if state is None:
-            return self.epoch > 1 or self.is_partial or self.accepted_through > 0
+            is_unseen = self.adopted is not None and not self.knows_adopted
+            return is_unseen or self.epoch > 1 or self.is_partial or self.accepted_through > 0
         return self.is_accepted(state.seq) or (self.is_partial and self.is_ordered)
 
     def is_accepted(self, seq: int) -> bool:
@@ -152,8 +163,9 @@ class Coverage:
                 f"batches {earlier[0]} to {earlier[-1]} were not recounted, and their rows were "
                 "compared only with newer records of their keys"
             )
-        for batch in (batch for batch in batches if batch.accepted is not None):
-            yield from self._accepted(batch)
+        for batch in batches:
+            if batch.accepted is not None and batch.seq != ADOPTED:
+                yield from self._accepted(batch)
         if self.thinned:
             named = ", ".join(map(str, sorted(self.thinned)[:20]))
             batches_since = counted(len(self.thinned), "batch")

@@ -81,6 +81,7 @@ class Verdict:
         memory: What the proof has gone on from, or why it was begun anew.
         record_by_record: Why the records were not decoded and folded all at once, if they were not.
         seconds: How long the proof took.
+        adopted: Of an adopted table, which rows are of no record, and where records begin.
         routes: Of a stream with siblings, the records that all of them have read, and whose they
             are; empty where they have read none together.
     """
@@ -105,6 +106,7 @@ class Verdict:
     record_by_record: str | None = None
     seconds: float = 0.0
     routes: Mapping[str, int] | None = None
+    adopted: str | None = None
 
     @property
     def equation(self) -> str | None:

@@ -38,6 +38,7 @@ from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.processes import scratch_of_this_process, sweep_scratch
 from oncelake.ingestion.tables.commit_metadata import CONSTRAINTS, UNKNOWN
+from oncelake.ingestion.verify.adopted import AdoptedRows
 from oncelake.ingestion.verify.columns import NotInColumnsError
 from oncelake.ingestion.verify.columns.events import database_in
 from oncelake.ingestion.verify.columns.memory import (
@@ -55,7 +56,11 @@ from oncelake.ingestion.verify.compare.continuity import refuse_another_log
 from oncelake.ingestion.verify.compare.ledger import miscounts
 from oncelake.ingestion.verify.compare.promises import PLACE, Rows, shared_keys
 from oncelake.ingestion.verify.compare.routes import broken_equation, counts_across, terms_of
-from oncelake.ingestion.verify.compare.rows import RowsProof, tombstones_of
+from oncelake.ingestion.verify.compare.rows import (
+    RowsProof,
+    compared_columns,
+    tombstones_of,
+)
 from oncelake.ingestion.verify.coverage import Coverage, determine_coverage
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.fold.classify import Alteration, Classifier, Classifiers
@@ -147,6 +152,7 @@ class _Proof:
         self._limits: list[str] = []
         self._counts = dict.fromkeys(("records", "batches", "rows", "quarantined"), 0)
         self._routes: Mapping[str, int] | None = None
+        self._adopted: AdoptedRows | None = None
 
     def verdict(self, make_classifier: Callable[..., Classifier]) -> Verdict:
         snapshot = self._snapshot
@@ -182,6 +188,7 @@ class _Proof:
             limits=(*coverage.limits(), *self._limits),
             obstacles=obstacles,
             routes=self._routes,
+            adopted=str(self._adopted) if self._adopted else None,
             memory=self._memory,
             record_by_record=self._record_by_record,
             seconds=round(time.monotonic() - self._began, 3),
@@ -406,6 +413,13 @@ class _Proof:
         coverage = context.coverage
         may_be_thinned = cache(partial(is_compacted, self._settings))
         fold = Fold(context, is_compacted=may_be_thinned, redrives=redrives)
+        if coverage.adopted is not None:
+            scratch = scratch_of_this_process(self._settings.state)
+            table = self._paths.table
+            self._adopted = AdoptedRows(self._spec, table, coverage, scratch=scratch)
+            with self._damage_is_different("rows", table.translate_read_errors()):
+                names = compared_columns(self._spec, fold.rule)
+                self._differences.add(self._adopted.seed(fold.rule, names))
         self._prove_the_dispositions(fold, redrives)
         self._differences.add(fold.unfounded_truncates())
         self._counts["quarantined"] = len(fold.bad)
@@ -461,13 +475,19 @@ class _Proof:
         with self._damage_is_different("rows", table.translate_read_errors()):
             done, total = 0, table.log().row_count() or 0
             for rows in rows_in(table.scan(proof.names, version)):
-                self._differences.add(proof.differences(rows))
                 done += len(rows)
+                if self._adopted:
+                    rows = self._adopted.take(rows, proof.names)
+                self._differences.add(proof.differences(rows))
                 self._tell("comparing the table", done, total)
             remembered = partial(tombstones_of, self._paths.tombstones, self._spec, proof.coverage)
             is_readable = self._sides["tombstones"].damage is None
             self._differences.add(proof.missing(remembered if is_readable else tuple))
+            if self._adopted:
+                self._differences.add(self._adopted.differences(version))
+                self._limits.extend(self._adopted.limits)
         self._counts["rows"] = proof.compared
+        self._counts["rows"] += self._adopted.compared if self._adopted else 0
         self._limits.extend(proof.limits())
 
     @contextmanager

@@ -65,6 +65,8 @@ def test_a_sound_table_is_called_sound(orders: Source, writer: str, place: Setti
     report = compare(WRITERS[writer](rows, place), orders.topic, place)
 
     assert counts(report) == {}, report
+    newest = {each["kafka_partition"]: each["kafka_offset"] for each in rows}
+    assert report.starting == {partition: offset + 1 for partition, offset in newest.items()}
     assert (report.records, report.rows, report.proven) == (
         *(len(orders.events), len(rows)),
         len(rows),

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.support.world import ROOT
 
@@ -151,6 +151,13 @@ def harm(project: Project) -> None:
     DeltaTable(project.folder / "harmed" / "orders").update({"total": "9.50"}, predicate="id = 4")
 
 
+def load_by_another(project: Project) -> None:
+    """Fill a table of the tutorial's orders as another loader would have, in a lake of its own."""
+    rows = DeltaTable(project.folder / "lake" / "orders").to_pyarrow_table()
+    own = [name for name in rows.column_names if not name.startswith("_")]
+    write_deltalake(project.folder / "company-lake" / "orders", rows.select(own))
+
+
 def follow_the_tutorial(project: Project) -> Iterator[str]:
     """Type what the tutorial says; yield what is printed where it shows that.
 
@@ -193,6 +200,13 @@ def story(kafka_address: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     told["audit.md"] = project.type(audit).replace(
         str(project.folder / "harmed"), "s3://company-lake"
     )
+    load_by_another(project)
+    adopt = BLOCK.findall((ROOT / "docs" / "adopt.md").read_text())
+    told["adopt.md"] = "".join(
+        project.type(text, ONCELAKE_LAKE="company-lake")
+        for language, text in adopt
+        if language == "sh"
+    ).replace(f"{project.folder}/", "")
     send_sales(kafka_address)
     told["init.md"] = project.type("oncelake init sales")
     yield told

@@ -228,6 +228,17 @@ def test_damage_to_a_row_is_named_by_its_key(
     assert found in problem
 
 
+def test_a_row_of_no_batch_is_named(damaged: World) -> None:
+    """Somebody has inserted it who knows nothing of our columns, so that they are null."""
+    inserted = pa.table({"id": pa.array([99], pa.int32()), "at": pa.array([1], pa.int32())})
+    write_deltalake(str(damaged.paths.data), inserted, mode="append", schema_mode="merge")
+
+    [difference] = verdict_of(damaged).differences
+
+    assert difference.key == {"id": "99"}
+    assert "of no batch" in difference.what
+
+
 def test_a_row_that_nobody_sent_is_named(damaged: World) -> None:
     """One row too many is told by its key."""
     rewrite(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -164,6 +165,8 @@ def _print(report: AuditReport) -> None:
         if samples and (more := getattr(report, kind) - len(samples)) > 0:
             output.say(f"  … and {more:,} more {kind} (--limit, --json)")
     output.say(f"  compared: {', '.join(report.columns)}")
+    if report.is_judged:
+        output.say(f"  adopt-table would begin with --starting '{json.dumps(report.starting)}'")
     for sentence in (*report.obstacles, *report.limits):
         output.say(f"  not proven: {sentence}")
 

@@ -116,6 +116,8 @@ def _report(verdict: Verdict) -> None:
     output.say(verdict.headline, "" if verdict.holds else "bold red")
     if verdict.memory:
         output.say(f"  {verdict.memory}")
+    if verdict.adopted:
+        output.say(f"  {verdict.adopted}")
     if verdict.equation:
         output.say(f"  {verdict.equation}")
     for each in verdict.differences:

@@ -58,6 +58,8 @@ class AuditReport:
         unproven: Records and rows of which that cannot be told; ``limits`` says why.
         unreadable: The records of these that cannot be decoded.
         is_judged: Whether any row shows how far the table was filled, or somebody said it.
+        starting: Behind the newest record that rows show, by partition: from there on a stream that
+            adopts the table would read.
         samples: Some of the faults, and of what is unproven, by kind.
         obstacles: Why the table cannot be judged, and what would help; then it is not called sound.
     """
@@ -78,6 +80,7 @@ class AuditReport:
     unproven: int
     unreadable: int
     is_judged: bool
+    starting: Mapping[int, int]
     samples: Mapping[str, Sequence[AuditSample]]
     limits: Sequence[str]
     obstacles: Sequence[str]
@@ -130,6 +133,7 @@ def audit(
         limits, is_thinned = _policy(kafka, topic)
         tell("comparing", 0, 1)
         counts, samples = comparison.judge(first, may_lack_some=is_thinned, limit=limit)
+        reached = comparison.reached()
         tell("comparing", 1, 1)
         limits += [*comparison.limits, *comparison.rounded(), *comparison.unreadable()]
     if not request.place and 0 < counts["extra"] <= counts["bad"]:
@@ -150,6 +154,7 @@ def audit(
         unproven=sum(counts[name] for name in _UNPROVEN),
         unreadable=counts["bad"],
         is_judged=bool(counts["reached"] or request.until),
+        starting={each.partition: reached.get(each.partition, each.start) for each in ranges},
         samples=_by_kind(samples),
         limits=[*limits, *_limits(counts)],
         obstacles=list(_obstacles(counts, rows, table.where, request.ignore_unreadable)),

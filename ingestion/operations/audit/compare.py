@@ -368,6 +368,10 @@ class Comparison:
         counts.update(self._counted(aliases, is_upsert=is_upsert))
         return counts, self._samples(limit)
 
+    def reached(self) -> dict[int, int]:
+        """Return the offset behind the newest record that rows show, by partition."""
+        return dict(self._all("SELECT p, o + 1 FROM reach"))
+
     def _counted(self, aliases: Sequence[str], *, is_upsert: bool) -> Counter[str]:
         """Count what was judged."""
         counts = Counter[str]()

@@ -21,6 +21,7 @@ from oncelake.ingestion.errors import (
     RefusedError,
     TopicRecreatedError,
     TopicTruncatedError,
+    counted,
     no_table_yet,
 )
 from oncelake.ingestion.kafka.offsets import Offsets
@@ -205,6 +206,10 @@ class Rebuild:
                     "the table holds what was read before its topic was adopted anew (epoch "
                     f"{position.epoch}), from topics that are gone",
                 )
+            for row in known_rows(snapshot)[:1]:
+                if row.adopted is not None:
+                    rows = counted(row.adopted["rows"], "row was", "rows were")
+                    raise _lost(spec.name, f"{rows} adopted with the table, of no record")
         topics, begun = kafka.topics(spec.name, spec.subscribed), {}
         # What a batch has read of which nothing tells any more, is read from the start.
         if not unknown_seqs(snapshot):

@@ -12,6 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from oncelake.ingestion.declaration.ddl import system_columns
+from oncelake.ingestion.declaration.spec import StreamSpec
+from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.lake.erasure import COMPLETE, Digest, erasures
 from oncelake.ingestion.lake.ledger import LedgerRow, put_rows
 from oncelake.ingestion.lake.stream import Stream
@@ -20,7 +22,7 @@ from oncelake.ingestion.recovery.schema_diff import allowed_changes
 from oncelake.ingestion.recovery.start import Start, starting_offsets
 from oncelake.ingestion.recovery.topics import identity_of
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
-from oncelake.ingestion.tables.commit_metadata import CommitMetadata
+from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity
 from oncelake.ingestion.tables.table import TableDefinition
 
 
@@ -36,28 +38,39 @@ def create_table(stream: Stream, *, run_id: str) -> None:
     begin = starting_offsets(spec, kafka, topics.partitions)
     is_there = paths.table.log().exists
     changes = allowed_changes(spec, paths, is_ours=False) if is_there else ()
-    paths.table.create(
-        TableDefinition(
-            columns=(*spec.table_columns, *system_columns()),
-            keys=spec.row_keys,
-            description=spec.description,
-            window=dt.timedelta(days=spec.rewind_window_days),
-            deletion_vectors=spec.deletion_vectors,
-            partitions=spec.partitions,
-            sort_by=spec.sort_by,
-        )
-    )
+    paths.table.create(definition_of(spec))
     hit(Failpoint.TABLE_CREATED)
-    metadata = CommitMetadata(
+    note = opening_note(spec, identity_of(spec, topics), begin, run_id=run_id)
+    commit_columns(spec, paths, note, changes)
+
+
+def opening_note(
+    spec: StreamSpec, identity: Identity, begin: Offsets, *, run_id: str
+) -> CommitMetadata:
+    """Return the first note of a table: where its stream begins."""
+    return CommitMetadata(
         kind="schema",
         seq=0,
         run_id=run_id,
         epoch=1,
-        identity=identity_of(spec, topics),
+        identity=identity,
         columns=spec.ddl,
         next=begin,
     )
-    commit_columns(spec, paths, metadata, changes)
+
+
+def definition_of(spec: StreamSpec, *, keeps_rows: bool = False) -> TableDefinition:
+    """Return the table that a declaration asks for; see ``TableDefinition``."""
+    return TableDefinition(
+        columns=(*spec.table_columns, *system_columns()),
+        keys=spec.row_keys,
+        description=spec.description,
+        window=dt.timedelta(days=spec.rewind_window_days),
+        deletion_vectors=spec.deletion_vectors,
+        partitions=spec.partitions,
+        sort_by=spec.sort_by,
+        keeps_rows=keeps_rows,
+    )
 
 
 def inherit_erasures(

@@ -77,6 +77,7 @@ def commit_columns(
     changes: Sequence[SchemaChange],
     *,
     renamed: Mapping[str, str] | None = None,
+    version: int | None = None,
     tell: Tell = lambda text: None,
 ) -> Commit:
     """Commit the columns that some changes ask for, and a note; without changes, the note alone.
@@ -84,8 +85,10 @@ def commit_columns(
     Args:
         renamed: What the table calls columns so far, where a person alters it, by their new names;
             its columns are put in order then. A run leaves their order, and adds new ones behind.
+        version: Of the table's log, behind which nobody may have committed; any without one.
+        tell: Called with a sentence for each step.
     """
-    if not changes:
+    if not changes and version is None:
         return paths.table.commit_note(metadata)
     if wider := [each.column for each in changes if each.is_wider and each.column]:
         tell(f"{', '.join(each.name for each in wider)}: a wider type…")
@@ -107,6 +110,7 @@ def commit_columns(
         partitions=spec.partitions if PARTITION_BY in fields else None,
         sort_by=spec.sort_by if SORT_BY in fields else None,
         tell=tell,
+        version=version,
     )
     commit = paths.table.reshape(layout, metadata)
     hit(Failpoint.ALTERED)

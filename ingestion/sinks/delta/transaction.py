@@ -241,6 +241,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         known = {name: values.take(numbers) for name, values in self._known.values.items()}
         more = "".join(f", {'rf'[name in known]}.{identifier(name)}" for name in columns)
         on = [equal([name], "rf"[name in known], "k") for name in keys.column_names]
+        # Files of rows that were adopted have none of our columns.
+        may_lack = bool(columns) or "_epoch" in keys.column_names
         self.connection.register("keys", numbered(keys, "_key"))
         searched = {"searched_file": paths, "_file": numbers, **known}
         self.connection.register("searched", pa.table(searched))
@@ -251,7 +253,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
                 filename = 'searched_file',
                 file_row_number = true,
                 hive_partitioning = false,
-                union_by_name = {bool(columns)}
+                union_by_name = {may_lack}
             ) r
             JOIN searched f ON f.searched_file = r.searched_file
             JOIN keys k ON {" AND ".join(on)}

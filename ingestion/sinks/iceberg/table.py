@@ -172,7 +172,8 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
     def create(self, wanted: TableDefinition) -> None:
         """Make the table, or take an empty one that somebody made beforehand.
 
-        One that has rows, and is not ours, stays as it is. Two may do this at once.
+        One that has rows, and is not ours, stays as it is, unless they are adopted. Two may do this
+        at once.
         """
         entry, ours = self._entry, {snapshots.STREAM: self.stream}
         schema = _schema(wanted.columns, wanted.keys)
@@ -199,7 +200,8 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         if entry.part:
             self._create_in_branch(wanted, {**properties, **ours})
             return
-        if snapshots.STREAM not in table.properties and self.log().is_empty:
+        is_taken = wanted.keeps_rows or self.log().is_empty
+        if snapshots.STREAM not in table.properties and is_taken:
             entry.commit(entry.loaded(), [SetPropertiesUpdate(updates=ours)])
         entry.table_id = id_of(table.metadata)
 

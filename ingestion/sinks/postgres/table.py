@@ -25,6 +25,7 @@ from oncelake.ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
     RefusedError,
+    TableBusyError,
     TableSettingsError,
     first_line,
     not_installed,
@@ -171,7 +172,8 @@ class PostgresTable(NamedTable, ErasableTable):
     def create(self, wanted: TableDefinition) -> None:
         """Make the table, or take an empty one that somebody made beforehand.
 
-        One that has rows, and is not ours, stays as it is. Two may do this at once.
+        One that has rows, and is not ours, stays as it is, unless they are adopted. Two may do this
+        at once.
         """
         place, keys = self._place, wanted.keys
         with place.session() as connection:
@@ -215,10 +217,11 @@ class PostgresTable(NamedTable, ErasableTable):
         connection.execute(self._place.sql("CREATE INDEX ON {table} (_seq)"))
 
     def _adopt(self, connection: Connection, wanted: TableDefinition) -> bool:
-        """Put to an empty table what it lacks, as the plan has said; tell whether it is one."""
+        """Put to an empty table, or one to be adopted, what it lacks; tell whether it is one."""
         place, keys, there = self._place, wanted.keys, self._place.table.as_string()
         connection.execute(place.sql("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"))
-        if value_of(connection, place.sql("SELECT EXISTS (SELECT FROM {table})")):
+        has_rows = value_of(connection, place.sql("SELECT EXISTS (SELECT FROM {table})"))
+        if has_rows and not wanted.keeps_rows:
             return False
         names = {column.name for column in columns_of(connection, place.table)}
         for column in wanted.columns:
@@ -449,8 +452,19 @@ class PostgresTransaction(Transaction):
         if metadata.seq != self._seq:
             raise ValueError(f"seq {self._seq} was begun, and not {metadata.seq}")
         with closing(self), self._place.translated(self._connection):
+            if metadata.adopted:
+                self._take_rows(metadata.adopted["rows"])
             self._note(change_rows(), metadata)
             self._place.commit(self._connection)
+
+    def _take_rows(self, rows: int) -> None:
+        """Make sure that a table to be adopted has as many rows as were found, and note them."""
+        place, run = self._place, self._connection.execute
+        run(place.sql("LOCK TABLE {table} IN SHARE MODE"))
+        if value_of(self._connection, place.sql("SELECT count(*) FROM {table}")) != rows:
+            raise TableBusyError.meanwhile(place.stream)
+        query = place.sql("UPDATE {heads} SET rows = %s WHERE table_id = %s")
+        run(query, (rows, self._state.id))
 
     def close(self) -> None:
         """Close the connection; the server rolls back what is not committed."""

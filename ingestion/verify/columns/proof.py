@@ -312,6 +312,8 @@ def _refuse_gone(
     is_gone = not all(map(coverage.covers, batches)) if memory else coverage.is_partial
     if coverage.epoch > 1 or is_gone or coverage.accepted_through or coverage.accepted:
         raise NotInColumnsError("not every record is there, or judged")
+    if coverage.adopted is not None:
+        raise NotInColumnsError("rows were adopted, which are of no record")
     erased = memory.erased if memory else ()
     kinds = {batch.kind for batch in batches if batch.seq not in erased}
     if memory and "redrive" in kinds:

@@ -23,7 +23,7 @@ from oncelake.ingestion.verify.read.snapshot import (
 )
 from oncelake.ingestion.verify.verdict import Difference
 
-MOVING: Final = ("ingest", "accept")
+MOVING: Final = ("ingest", "accept", "adopt")
 DISPOSITIONS: Final = (
     *("inserted", "updated", "deleted", "deleted_absent", "superseded", "stale", "unchanged"),
     *("ignored", "filtered", "quarantined", "overlap", "routed_elsewhere", "unrouted"),
@@ -33,7 +33,9 @@ _RECOUNTED: Final = (
     *("ignored", "filtered", "routed_elsewhere", "unrouted"),
     *("quarantined", "superseded", "exploded"),
 )
-_WITH_IDENTITY: Final = frozenset({"identity", "columns", "erased", "declaration", "last"})
+_WITH_IDENTITY: Final = frozenset(
+    {"identity", "columns", "erased", "declaration", "adopted", "last"}
+)
 Begins = Mapping[tuple[int, TopicPartition], int]
 
 _wrong = partial(Difference, "ledger")

@@ -12,7 +12,7 @@ from oncelake.ingestion.errors import counted
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.verify.compare.promises import excluding
-from oncelake.ingestion.verify.coverage import Coverage
+from oncelake.ingestion.verify.coverage import ADOPTED, Coverage
 from oncelake.ingestion.verify.fold.rule import Rule
 from oncelake.ingestion.verify.read.record import (
     SYSTEM_COLUMNS,
@@ -43,6 +43,13 @@ def values_equal(one: Any, other: Any) -> bool:
     return False
 
 
+def compared_columns(spec: StreamSpec, rule: Rule) -> list[str]:
+    """Return the columns of the table that are compared."""
+    added = [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
+    added += [INDEX_COLUMN] if spec.explode else []
+    return [*rule.columns, *added, *SYSTEM_COLUMNS]
+
+
 # Reads the engine's tombstones, in chunks.
 Tombstones = Callable[[], Iterable[Sequence[RowChange]]]
 
@@ -60,9 +67,7 @@ class RowsProof:
         truncates: Mapping[tuple[int, TopicPartition], int],
     ) -> None:
         """Take what must be there, and the last truncates of the source, by epoch and partition."""
-        added = [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
-        added += [INDEX_COLUMN] if spec.explode else []
-        self.names = [*rule.columns, *added, *SYSTEM_COLUMNS]
+        self.names = compared_columns(spec, rule)
         self._spec, self._rule, self._newest, self.coverage = spec, rule, newest, coverage
         self._truncates = truncates
         self._excluded = excluding(spec, self.names, coverage.batches)
@@ -122,6 +127,14 @@ class RowsProof:
 
     def _compared(self, row: Row, change: RowChange | None) -> Iterator[Difference]:
         place, seq = self._rule.place_of(row), row[-1]
+        if seq is None:
+            yield self._difference(row, "is in the table, and of no batch")
+            return
+        if seq == ADOPTED and not self.coverage.knows_adopted:
+            # No record may be of its key that would have replaced it.
+            if change and self._rule.outranks(change.place, place):
+                yield self._unlike(row, change)
+            return
         if change and change.place == place:
             change = self._as_replayed(change, seq)
         expected = change.row if change else None

@@ -44,6 +44,8 @@ from oncelake.ingestion.verify.read.variant import with_texts
 
 # Batches of records, with books that must balance.
 FOLDED: Final = ("ingest", "redrive", "replay")
+# What the ledger keeps in one column with the identity.
+_KEPT: Final = ("erased", "declaration", "adopted")
 
 
 class OffsetRange(NamedTuple):
@@ -111,6 +113,7 @@ class Batch:
     columns: str = ""
     erased: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
+    adopted: Mapping[str, Any] | None = None
     last: Mapping[TopicPartition, LastRead] = field(default_factory=dict)
 
     @classmethod
@@ -118,7 +121,7 @@ class Batch:
         """Read one as the ledger's table has it."""
         given = {name: row[name] for name in cls.__dataclass_fields__ if name in row}
         identity = json.loads(row.get("identity") or "{}")
-        given |= {name: identity.get(name) for name in ("erased", "declaration")}
+        given |= {name: identity.get(name) for name in _KEPT}
         given |= {"identity": identity, "columns": identity.get("columns", "")}
         given["last"] = dict(_last_reads(identity.get("last") or {}))
         given["ranges"] = tuple(map(OffsetRange.of_row, row["ranges"] or ()))
@@ -165,7 +168,7 @@ class LoggedCommit:
         last = _last_reads(said.get("last", {}))
         return {
             **{name: said[name] for name in ("kind", "epoch", "run_id")},
-            **{name: said.get(name) for name in ("erased", "declaration")},
+            **{name: said.get(name) for name in _KEPT},
             "columns": said.get("columns", ""),
             "identity": said.get("identity") or {},
             "accepted": reasons.get(self.seq, said.get("reason")),
@@ -255,7 +258,8 @@ class Snapshot:
         A batch whose ledger row is missing is here as its commit tells of it; one that a rewind
         has undone is not.
         """
-        commits = {c.seq: c for c in self.finished if c.metadata and c.seq > 0}
+        known = (c for c in self.finished if c.metadata)
+        commits = {c.seq: c for c in known if c.seq > 0 or (c.metadata or {}).get("adopted")}
         batches = {batch.seq: batch for batch in self.ledger_of_table}
         reasons = reasons_in(self.finished)
         return without_undone(
