@@ -1,6 +1,6 @@
 """What a commit of 10,000 changed rows costs by itself: no Kafka, no Spark, literal rows.
 
-    python -m bench.merge [MILLIONS] [--vectors] [--iceberg]
+    python -m bench.merge [MILLIONS] [--vectors] [--feed] [--iceberg]
 
 A table of so many million rows gets 9,000 updates from all over it and 1,000 inserts, five times:
 the look-up of the keys, the decision being given, and the commit, each with its audit. Then one of
@@ -70,9 +70,11 @@ def seal(table: SinkTable) -> None:
         table.seal()
 
 
-def measure(folder: Path, millions: int, *, vectors: bool, is_iceberg: bool) -> None:
+def measure(
+    folder: Path, millions: int, *, vectors: bool, has_feed: bool, is_iceberg: bool
+) -> None:
     """Fill a table, change it five times, and print what each time took."""
-    table: SinkTable = DeltaSinkTable("bench", Location.of(folder / "bench"))
+    table: SinkTable = DeltaSinkTable("bench", Location.of(folder / "bench"), has_feed=has_feed)
     if is_iceberg:
         table = open_table("bench", IcebergSink(), Settings(), Location.of(folder))
     columns = (*parse_columns(_COLUMNS), *system_columns())
@@ -122,10 +124,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.merge", description=__doc__)
     parser.add_argument("millions", type=int, nargs="?", default=1)
     parser.add_argument("--vectors", action="store_true", help="mark rows as gone")
+    parser.add_argument("--feed", action="store_true", help="with a change data feed")
     parser.add_argument("--iceberg", action="store_true", help="into Iceberg instead of Delta")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="oncelake-bench-") as folder:
-        measure(Path(folder), asked.millions, vectors=asked.vectors, is_iceberg=asked.iceberg)
+        measure(
+            Path(folder),
+            asked.millions,
+            vectors=asked.vectors,
+            has_feed=asked.feed,
+            is_iceberg=asked.iceberg,
+        )
 
 
 if __name__ == "__main__":
