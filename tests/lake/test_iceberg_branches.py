@@ -9,14 +9,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
 from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
+from oncelake.ingestion.declaration.partitions import parse_partition
 from oncelake.ingestion.declaration.sinks import REBUILD, IcebergSink, SinkPart
-from oncelake.ingestion.errors import CommitConflictError, RefusedError, TableBusyError
+from oncelake.ingestion.errors import (
+    CommitConflictError,
+    MissingRightError,
+    RefusedError,
+    SinkUnavailableError,
+    TableBusyError,
+)
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.iceberg import branches
 from oncelake.ingestion.sinks.iceberg import table as sink
@@ -24,7 +34,16 @@ from oncelake.ingestion.sinks.iceberg.files import files_in_folder
 from oncelake.ingestion.sinks.iceberg.table import IcebergTable, open_table
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.table import TableDefinition
-from oncelake.testing.tables import begin, change, commit, keys, make, note, rows_in
+from oncelake.testing.tables import (
+    begin,
+    change,
+    commit,
+    keys,
+    make,
+    note,
+    rows_in,
+    with_columns,
+)
 
 STREAM = "orders"
 SOON = dt.timedelta(seconds=-60)
@@ -270,3 +289,116 @@ def test_readers_never_find_a_mixture(tmp_path: Path) -> None:
     assert len(found) > 1
     assert all(rows in whole for rows in found)
     assert [*map(whole.index, found)] == sorted(map(whole.index, found))
+
+
+def test_a_table_that_takes_the_place_meanwhile_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever removes the branch, and is second, has deleted nothing."""
+    commit(rebuilt(tmp_path), 1, inserted={1: "new"})
+    removed, swapped = branches.removed, list[str | None]()
+
+    def swap_first(stored: Any, ref: str) -> Any:
+        if not swapped:
+            swapped.append("now")
+            swapped.append(opened(tmp_path).set_aside("E1", is_replaced=True))
+        return removed(stored, ref)
+
+    monkeypatch.setattr(branches, "removed", swap_first)
+    with pytest.raises(TableBusyError):
+        rebuilt(tmp_path).drop()
+
+    assert len(swapped) == 2
+    assert rows_in(opened(tmp_path)) == {1: "new"}
+    assert rows_in(archived(tmp_path, "e1")) == {1: "old"}
+
+
+def test_columns_that_both_get_at_once_have_numbers_of_their_own(tmp_path: Path) -> None:
+    """Who is second is told to come again, and takes the next."""
+    [one, other] = parse_columns("one STRING, other BIGINT")
+    late, table = rebuilt(tmp_path).begin(1), rebuilt(tmp_path)
+    layout = with_columns(table, [other])
+    opened(tmp_path).reshape(with_columns(opened(tmp_path), [one]), note(2))
+
+    with pytest.raises(TableBusyError), closing(late):
+        late.reshape(layout, note(1))
+    table.reshape(layout, note(1))
+
+    stored = opened(tmp_path)._entry.loaded().stored
+    numbers = [each.schema_id for each in stored.schemas]
+    assert len({*numbers}) == len(numbers)
+    named = {f.field_id: f.name for schema in stored.schemas for f in schema.fields}
+    assert {"one", "other"} <= {*named.values()}
+    assert "one" in [each.name for each in opened(tmp_path).columns()]
+    assert "other" in [each.name for each in rebuilt(tmp_path).columns()]
+
+
+def test_a_table_that_somebody_brings_back_is_noticed(tmp_path: Path) -> None:
+    """Though its newest batch has the number that is expected."""
+    commit(rebuilt(tmp_path), 1, inserted={1: "new"})
+    opened(tmp_path).set_aside("E1", is_replaced=True)
+    assert opened(tmp_path).log().read(opened(tmp_path).log().versions()[0]).operation != "RESTORE"
+    table = opened(tmp_path)._entry.loaded()
+    tag = table.metadata.refs[f"{branches.TAG}e1"]
+
+    with closing(table.catalog) as catalog:
+        back = branches._set_ref("main", tag.snapshot_id, SnapshotRefType.BRANCH)
+        catalog.commit_table(table, (), (back,))
+
+    log = opened(tmp_path).log()
+    assert log.read(log.versions()[0]).operation == "RESTORE"
+
+
+def test_a_table_that_replaced_one_by_other_partitions_gets_columns(tmp_path: Path) -> None:
+    """A column of another type, by which the old one was partitioned, is no obstacle."""
+    lake = tmp_path / "other"
+    old, new = opened(lake), rebuilt(lake)
+    columns = (*parse_columns("id INT NOT NULL, name STRING"), *system_columns())
+    by_name = (parse_partition("name"),)
+    old.create(TableDefinition(columns=columns, keys=("id",), partitions=by_name))
+    old.commit_note(note(0))
+    make(new, "id INT NOT NULL, name BINARY")
+    new.commit_note(note(0))
+    old.set_aside("E1", is_replaced=True)
+    [more] = parse_columns("more STRING")
+
+    opened(lake).reshape(with_columns(opened(lake), [more]), note(1))
+
+    assert opened(lake).columns()[-1] == more
+
+
+def test_a_swap_that_is_refused_is_given_up_and_one_that_is_not_seen_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the kinds of errors that ``finish_swap`` goes by."""
+    commit(rebuilt(tmp_path), 1, inserted={1: "new"})
+
+    def deny(*given: Any) -> None:
+        raise ForbiddenError("no tags for you")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", deny)
+        with pytest.raises(RefusedError, match="no tags for you"):
+            opened(tmp_path).set_aside("E1", is_replaced=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "load_table", deny)
+        with pytest.raises(SinkUnavailableError) as unseen:
+            opened(tmp_path).set_aside("E1", is_replaced=True)
+
+    assert not isinstance(unseen.value, MissingRightError)
+    assert rows_in(opened(tmp_path)) == {1: "old"}
+    opened(tmp_path).set_aside("E1", is_replaced=True)
+    assert rows_in(opened(tmp_path)) == {1: "new"}
+
+
+def test_a_batch_that_waits_beside_the_table_is_none_of_the_rebuilds(tmp_path: Path) -> None:
+    """A rebuild neither shows one there nor removes it."""
+    with closing(opened(tmp_path).begin(2)) as transaction:
+        transaction.stage(change(2, inserted={7: "waits"}), note(2), "audit")
+    shown = opened(tmp_path)._entry.loaded().metadata.refs["audit"]
+
+    rebuilt(tmp_path).drop_branch("audit")
+    with closing(rebuilt(tmp_path).begin(1)) as transaction:
+        transaction.stage(change(1, inserted={8: "too"}), note(1), "audit")
+
+    assert opened(tmp_path)._entry.loaded().metadata.refs["audit"] == shown

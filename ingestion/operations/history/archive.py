@@ -119,13 +119,14 @@ def prune(
 
 def _drop_outside(entry: Archived, paths: StreamPaths) -> None:
     """Remove the rows of an entry that the table of now keeps outside the lake."""
+    tables = list[NamedTable]()
     with suppress(DamagedTableError):
-        ledgers = (paths.ledger, entry.path / paths.ledger.name)
-        sinks = [row.declared_sink for each in ledgers for row in Ledger(each).rows()[-1:]]
-        if len(sinks) == len(ledgers) and sinks[0] == sinks[1]:
-            table = paths.at(sinks[0]).table
-            if isinstance(table, NamedTable):
-                table.drop_archived(entry.name)
+        for ledger in (paths.ledger, entry.path / paths.ledger.name):
+            for row in Ledger(ledger).rows()[-1:]:
+                if isinstance(table := paths.at(row.declared_sink).table, NamedTable):
+                    tables.append(table)
+    if len(tables) > 1 and len({each.where for each in tables}) == 1:
+        tables[0].drop_archived(entry.name)
 
 
 def _find(paths: StreamPaths, entry: str) -> Archived:

@@ -19,6 +19,8 @@ from oncelake.ingestion.errors import (
     DamagedTableError,
     OffsetsExpiredError,
     RefusedError,
+    TableReplacedError,
+    TableRolledBackError,
     TopicRecreatedError,
     TopicTruncatedError,
     counted,
@@ -51,6 +53,8 @@ _UNUSABLE: Final = (
     TopicTruncatedError,
     DamagedTableError,
     CommitConflictError,
+    TableReplacedError,
+    TableRolledBackError,
 )
 
 
@@ -168,6 +172,8 @@ class Rebuild:
         with held_by_python(paths, Holder.me(self.run.run_id)):
             rows = load_ledger(paths).rows
             if begun.read_if_there() != purpose.encode() or any(row.is_red for row in rows):
+                # Whoever finds half of it removed removes the rest.
+                begun.put(b"")
                 for sink in (paths.sink, *(row.declared_sink for row in rows[-1:])):
                     if isinstance(table := paths.at(sink).table, NamedTable):
                         table.drop()
@@ -183,6 +189,12 @@ class Rebuild:
         A new one is removed that may hold what has been erased meanwhile.
         """
         spec = self.run.spec
+        if (new.lake / "PURPOSE").read_if_there() != purpose.encode():
+            raise RefusedError(
+                spec.name,
+                "another rebuild has begun a new table meanwhile. Nothing was changed.",
+                remedy=f"wait for it to end, or oncelake rebuild {spec.name}",
+            )
         if _purpose(spec, _read_old(paths)) != purpose:
             self._remove_unless_made_for("", new)
             raise RefusedError(

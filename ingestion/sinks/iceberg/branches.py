@@ -60,10 +60,9 @@ def shown(stored: TableMetadata, ref: str) -> TableMetadata | None:
     own, head = _own(stored, ref), stored.refs.get(ref)
     if TABLE_ID not in own or (head is None and SEQ in own):
         return None  # Somebody else has dropped the branch.
-    refs = {name: each for name, each in stored.refs.items() if name not in (ref, MAIN_BRANCH)}
     changed: dict[str, Any] = {
         "current_snapshot_id": head.snapshot_id if head else None,
-        "refs": {**refs, MAIN_BRANCH: head} if head else refs,
+        "refs": {MAIN_BRANCH: head} if head else {},
         "properties": {name: own[name] for name in own.keys() - _NUMBERS},
         **{field: int(own[name]) for name, field in _NUMBERS.items()},
     }
@@ -121,7 +120,7 @@ def requirements(
     names = {ref}
     for update in updates if stored.snapshots else ():
         if isinstance(update, _NUMBERED):
-            names |= {MAIN_BRANCH, REBUILD}
+            names |= {MAIN_BRANCH, REBUILD, *stored.refs}
         if isinstance(update, SetSnapshotRefUpdate | RemoveSnapshotRefUpdate):
             names.add(update.ref_name)
     for name in sorted(names):

@@ -45,6 +45,7 @@ from pyiceberg.table.update import (
     AssertCurrentSchemaId,
     AssertDefaultSortOrderId,
     AssertDefaultSpecId,
+    AssertLastAssignedFieldId,
     AssertLastAssignedPartitionId,
     AssertTableUUID,
     TableUpdate,
@@ -441,6 +442,7 @@ class CatalogEntry:
         required: tuple[Any, ...] = (
             *branches.requirements(updates, stored, self.ref),
             AssertTableUUID(uuid=stored.table_uuid),
+            AssertLastAssignedFieldId(last_assigned_field_id=stored.last_column_id),
             AssertCurrentSchemaId(current_schema_id=stored.current_schema_id),
             AssertDefaultSpecId(default_spec_id=stored.default_spec_id),
             AssertDefaultSortOrderId(default_sort_order_id=stored.default_sort_order_id),

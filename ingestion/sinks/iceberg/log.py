@@ -18,7 +18,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import TOTAL_DELETE_FILES, TOTAL_RECORDS, Operation, Snapshot
 
 from oncelake.ingestion.sinks.iceberg.branches import SEQ as LAST_SEQ
-from oncelake.ingestion.sinks.iceberg.branches import id_of
+from oncelake.ingestion.sinks.iceberg.branches import TABLE_ID, id_of
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry, ShownTable
 from oncelake.ingestion.sinks.iceberg.files import count_in
 from oncelake.ingestion.tables.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
@@ -132,7 +132,8 @@ class IcebergLog(CommitLog):
     def _rollbacks(self) -> dict[int, int]:
         """Return a version, and when, for each gap in our seqs, which nothing but a rollback makes.
 
-        The property that holds the last seq is not rolled back.
+        The properties that hold the last seq, and the id, are not rolled back; to a table that a
+        rebuild has replaced, which a tag keeps, ``main`` can be.
         """
         last, chain = self.last_seq(self._entry.stream), self._snapshots.items()
         if last is None:
@@ -141,8 +142,10 @@ class IcebergLog(CommitLog):
         if not chain:
             ours = [(-1, -1)]
         rollbacks, above = dict[int, int](), last + 1
+        id_ = id_of(self._there.metadata)
         for seq, version in ours:
-            if seq < above - 1:
+            made_for = summary_of(self._snapshots[version]).get(TABLE_ID, id_) if chain else id_
+            if seq != above - 1 or made_for != id_:
                 free = next(each for each in count(version + 1) if each not in self._snapshots)
                 rollbacks[free] = self._there.metadata.last_updated_ms
             above = seq

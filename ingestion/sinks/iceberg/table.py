@@ -23,11 +23,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from oncelake.ingestion.errors import (
+    DamagedTableError,
+    MissingRightError,
     RefusedError,
     RewindError,
+    SinkUnavailableError,
     TableBusyError,
     TableSettingsError,
     counted,
+    first_line,
     not_installed,
     reset,
 )
@@ -70,7 +74,7 @@ from oncelake.ingestion.sinks.files import (
 from oncelake.ingestion.sinks.iceberg import branches, files, names, partitions, sorting
 from oncelake.ingestion.sinks.iceberg import log as snapshots
 from oncelake.ingestion.sinks.iceberg.branches import id_of
-from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry, OvertakenError
+from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry, OvertakenError, ShownTable
 from oncelake.ingestion.sinks.iceberg.files import (
     IcebergFileWriter,
     LiveFile,
@@ -284,17 +288,43 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
 
     def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
         """Rename the table in its catalog; where a branch replaces it, a tag keeps it."""
-        own, table = self._entry, self._entry.load()
+        own = self._entry
         if is_replaced:
-            aside = own.at(f"tag_{branches.TAG}{entry.lower()}")
-            if table and branches.shown(table.stored, REBUILD):
-                tag = aside.ref if self._is_ours(table) else None
-                own.commit(table, (*branches.swapped(table.stored, tag),))
-        else:
-            aside = own.with_ending(f"__{entry.lower()}")
-            if self._is_ours(table) and not aside.load():
-                own.rename(aside)
+            return self._swap(own.at(f"tag_{branches.TAG}{entry.lower()}"))
+        table, aside = own.load(), own.with_ending(f"__{entry.lower()}")
+        if self._is_ours(table) and not aside.load():
+            own.rename(aside)
         return aside.name if aside.load() else None
+
+    def _swap(self, aside: CatalogEntry) -> str | None:
+        """Let the branch of a rebuild take the table's place, unless it has.
+
+        Raises:
+            RefusedError: the catalog does not let it. Nothing was changed.
+            SinkUnavailableError: it cannot be seen whether it has.
+        """
+        own = self._entry
+        try:
+            table = own.load()
+            is_there = bool(table and branches.shown(table.stored, REBUILD))
+            if table and is_there:
+                tag = aside.ref if self._is_ours(table) or not self.log().is_empty else None
+                self._commit_swap(table, tag)
+            return aside.name if aside.load() else None
+        except (MissingRightError, DamagedTableError) as error:
+            # A swap is given up where it is refused, and it may have been made.
+            raise SinkUnavailableError(str(error)) from error
+
+    def _commit_swap(self, table: ShownTable, tag: str | None) -> None:
+        try:
+            self._entry.commit(table, (*branches.swapped(table.stored, tag),))
+        except SinkUnavailableError as error:
+            raise RefusedError(
+                self.stream,
+                f"{self.where}: the catalog does not let the new table take the place of the old "
+                f"({first_line(error)}). Nothing was changed.",
+                remedy="let it set branches, tags and properties; then run the same command again",
+            ) from error
 
     def drop_archived(self, entry: str) -> None:
         """Remove the tag that a rebuild has given it, if it has."""
@@ -312,12 +342,19 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
             catalog.purge_table(entry.identifier)
 
     def _drop_ref(self) -> None:
-        """Remove a branch or tag, and what only it leads to; files go first, as in an erase."""
-        entry, table = self._entry, self._entry.at("").loaded()
+        """Remove a branch or tag, and what only it leads to.
+
+        It goes first: as long as it is there, a swap may make it the table.
+        """
+        entry, whole = self._entry, self._entry.at("")
+        table = whole.loaded()
+        own = {each.snapshot_id for each in snapshots.history(table.metadata, entry.ref)}
+        entry.commit(table, (*branches.removed(table.metadata, entry.ref),))
+        table = whole.loaded()
         metadata = table.metadata
-        past = {name: snapshots.history(metadata, name) for name in metadata.refs}
-        own = {each.snapshot_id for each in past.pop(entry.ref, ())}
-        own -= {each.snapshot_id for each in chain.from_iterable(past.values())}
+        past = (snapshots.history(metadata, name) for name in metadata.refs)
+        own &= {each.snapshot_id for each in metadata.snapshots}
+        own -= {each.snapshot_id for each in chain.from_iterable(past)}
         with entry.translated():
             kept = self._reachable(
                 table, [s for s in metadata.snapshots if s.snapshot_id not in own]
@@ -325,8 +362,8 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
             led = files.reachable(table, [s for s in metadata.snapshots if s.snapshot_id in own])
             gone = [path for plain, path in reversed(led.items()) if plain not in kept]
             files.delete_files(table.io, gone)
-        expired = [RemoveSnapshotsUpdate(snapshot_ids=sorted(own))] if own else []
-        entry.commit(table, (*branches.removed(metadata, entry.ref), *expired))
+        if own:
+            whole.commit(table, [RemoveSnapshotsUpdate(snapshot_ids=sorted(own))])
 
     def begin(self, seq: int) -> IcebergTransaction:
         """Load the table, and make sure that it stands at the seq before."""
@@ -518,6 +555,19 @@ def _shape_of(table: Table) -> tuple[Any, ...]:
     metadata = table.metadata
     ids = (id_of(metadata), metadata.current_schema_id, metadata.default_spec_id)
     return *ids, metadata.format_version, _is_marking(table)
+
+
+def _numbers_of(table: ShownTable) -> tuple[int, ...]:
+    """Return which numbers columns, schemas, partitions and orders have in the whole table."""
+    stored = table.stored
+    of_layout = len(stored.partition_specs), len(stored.sort_orders)
+    return stored.last_column_id, len(stored.schemas), *of_layout
+
+
+def _of_today(table: ShownTable) -> ShownTable:
+    """Return a table without its earlier partitions: pyiceberg compares new columns with them."""
+    specs = {"partition_specs": [table.spec()]}
+    return ShownTable(table, table.metadata.model_copy(update=specs))
 
 
 def _schema(
@@ -808,7 +858,7 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
     def reshape(self, layout: Layout, metadata: CommitMetadata) -> None:
         """Commit another schema or partitions with the snapshot of the note; no file changes."""
         self._refuse_drop(layout)
-        update = self._table.update_schema()
+        update = _of_today(self._table).update_schema()
         _reshape(update, self._table.schema(), layout)
         schema = update._apply()
         # Two may differ in what Spark calls a column, and be equal here: the current one is wanted.
@@ -843,7 +893,8 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
 
     def stage(self, change: Change, metadata: CommitMetadata, branch: str) -> None:
         """Commit a change to a branch, without a note."""
-        _branch_of(self._table, branch, self._entry)
+        if self._entry.part:
+            return  # Of a table that nobody reads yet, nobody judges a batch.
         self._branch = branch
         self.commit(change, metadata)
 
@@ -921,6 +972,7 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         ours = {snapshots.STREAM: entry.stream, snapshots.SEQ: str(self.seq)}
         summary = {
             **ours,
+            branches.TABLE_ID: id_of(self._table.metadata),
             snapshots.NOTE: metadata.to_json(),
             snapshots.OPERATION: operation or operation_of(counts),
             **{snapshots.COUNTS[name]: str(value) for name, value in counts.items()},
@@ -962,7 +1014,9 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
                 heads = {each.metadata.current_snapshot_id for each in (table, before) if each}
                 if not (tries_left and table and len(heads) == 1):
                     raise
-                if _shape_of(table) != _shape_of(before):
+                is_numbered = bool(self._schema or self._layout)
+                is_taken = is_numbered and _numbers_of(table) != _numbers_of(before)
+                if is_taken or _shape_of(table) != _shape_of(before):
                     raise
                 self._table = table
                 time.sleep(random.uniform(0, _WAITED[0]))
@@ -1001,6 +1055,7 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         kind = Operation.OVERWRITE if removed else Operation.APPEND
 
         def updates(staged: StagedSnapshot) -> Sequence[TableUpdate]:
+            _branch_of(self._table, branch, self._entry)
             *others, to_main = staged.write(kind)
             return *others, to_main.model_copy(update={"ref_name": branch})
 
