@@ -33,6 +33,7 @@ from oncelake.ingestion.errors import (
 from oncelake.ingestion.lake.lock import held
 from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.audit.adopt import Adoption, adopt_table, plan_adoption
+from oncelake.ingestion.operations.decisions import accept, adopt_topic
 from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.storage import failpoints
@@ -593,6 +594,127 @@ def vacuumed(world: World) -> None:
     """Remove what no version but the newest holds, as others do it."""
     table = DeltaTable(str(world.paths.data))
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+
+@pytest.mark.parametrize("loader", ["delta-rs", "copy"])
+def test_what_kafka_no_longer_holds_is_no_fault_of_an_adopted_table(
+    world: World, loader: str
+) -> None:
+    """A delete that is gone explains why an adopted row is, and later records are not miscounted.
+
+    Where no delete was stored, an adopted row that is gone is missed all the same.
+    """
+    LOADERS[loader](world, ROWS)
+    adopted(world)
+    changed(world)
+    world.forget_before(0, 17)
+    assert prove(world).differences == ()
+    world.send(row(6, "n6b", 11), row(2, "n2d", 13))
+    report = world.run()
+    assert (report.total("inserted"), report.total("updated")) == (1, 1)
+
+    verdict = prove(world)
+
+    assert verdict.differences == ()
+    assert any("proven from offset 17 on" in each for each in verdict.limits)
+    if loader != "copy":
+        DeltaTable(str(world.paths.data)).delete("id = 13")
+        [missing] = (each for each in prove(world).differences if each.part == "rows")
+        assert "id=13" in str(missing)
+
+
+def test_a_topic_that_is_made_again_is_no_fault_of_an_adopted_table(world: World) -> None:
+    """Deletes of the topic before cannot be read again, and its rows lose against any record."""
+    plain(world)
+    adopted(world)
+    changed(world)
+    world.delete_topic()
+    world.create_topic()
+    world.wait_for_end(0)
+    world.send(row(6, "n6b", 11), row(8, "n8b", 11))
+    adopt_topic(world.spec, world.settings, run_id="adopt")
+
+    report = world.run()
+
+    assert (report.total("inserted"), report.total("updated")) == (1, 1)
+    assert prove(world).differences == ()
+
+
+# The records of each batch, by partition; the adopted rows have 10 as their order.
+Sent = list[tuple[int, dict[str, Any] | None]]
+CONTESTED: dict[str, tuple[dict[str, Any], list[Sent], str | None]] = {
+    "stale twice": (
+        {"sequence_by": ["at"]},
+        [[(0, row(1, "a", 8))], [(0, row(1, "b", 9))]],
+        "n1",
+    ),
+    "a stale delete": (
+        {"sequence_by": ["at"], "apply_as_deletes": "name = 'gone'"},
+        [[(0, row(1, "gone", 8))], [(0, row(1, "b", 9))]],
+        "n1",
+    ),
+    "the oldest by order": (
+        {"mode": "insert_only", "sequence_by": ["at"]},
+        [[(0, row(1, "a", 12))], [(0, row(1, "b", 11))]],
+        "n1",
+    ),
+    "the first of two partitions": (
+        {"mode": "insert_only"},
+        [[(0, row(1, "a", 12))], [(1, row(1, "b", 11))]],
+        "n1",
+    ),
+}
+
+
+@pytest.mark.parametrize("loader", ["delta-rs", "vacuumed", "copy"])
+@pytest.mark.parametrize("which", CONTESTED)
+def test_a_row_that_nobody_can_read_any_more_may_have_won(
+    world: World, loader: str, which: str
+) -> None:
+    """Where the adopted rows are not known, what a record lost against is not held against it."""
+    declared, batches, name = CONTESTED[which]
+    {**LOADERS, "vacuumed": delta_rs}[loader](world, ROWS)
+    adopted(world, **declared)
+    for batch in [*batches, [(0, row(2, "n2b", 9 if "mode" in declared else 11))]]:
+        for partition, record in batch:
+            world.send(record, partition=partition)
+        world.run()
+    if loader == "vacuumed":
+        vacuumed(world)
+
+    verdict = prove(world)
+
+    assert values(world)[1] == name
+    assert verdict.differences == ()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("change", ["delete", "update", "insert"])
+@pytest.mark.parametrize("mode", ["upsert", "append"])
+def test_what_somebody_accepted_of_adopted_rows_is_not_judged(
+    world: World, change: str, mode: str, *, is_known: bool
+) -> None:
+    """A person took them as they were, and later records are proven again."""
+    if mode == "append":
+        world.declare(mode="append", keys=[])
+    plain(world)
+    adopted(world)
+    table = DeltaTable(str(world.paths.data))
+    if change == "delete":
+        table.delete("id in (12, 14)")
+    elif change == "update":
+        table.update({"name": "'x'"}, predicate="id > 11")
+    else:
+        rows = [{**row(50, "x", 1), "_seq": None}]
+        columns = pa.schema(table.schema().to_arrow())
+        write_deltalake(table, pa.Table.from_pylist(rows, columns), mode="append")
+    accept(world.spec, world.settings, reason="it was meant", run_id="me")
+    if not is_known:
+        vacuumed(world)
+    world.send(row(12, "n12b", 11), row(13, "n13b", 11))
+    world.run()
+
+    assert prove(world).differences == ()
 
 
 @pytest.mark.parametrize("loader", ["delta-rs", "pyiceberg", "copy"])
