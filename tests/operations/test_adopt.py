@@ -303,6 +303,19 @@ def test_a_declared_order_decides_where_a_row_has_its_columns(world: World) -> N
     assert find_problems(world) == ()
 
 
+def test_columns_of_a_loader_that_are_called_as_ours_place_no_row(world: World) -> None:
+    """They lie in its columns `_topic`, `_partition` and `_offset`, and decide between no rows."""
+    table = placed(ROWS, "_").append_column("_topic", pa.array(["zz"] * 20))
+    write_deltalake(str(world.paths.data), table)
+    adopted(world, ENDING, sequence_by=["at"])
+    world.send(row(0, "same", 10), row(2, "same", 10))
+
+    report = world.run()
+
+    assert report.total("updated") == 2
+    assert prove(world).differences == ()
+
+
 def states(world: World) -> tuple[Any, ...]:
     """Return what an adoption might change: files and bytes of a lake."""
     lake = Path(world.settings.lake)
