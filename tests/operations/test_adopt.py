@@ -335,6 +335,14 @@ def of_a_stream(world: World) -> None:
     write_deltalake(str(world.paths.data), table)
 
 
+def of_an_epoch(world: World) -> None:
+    """Fill a table whose rows say an epoch, and no batch."""
+    table = pa.Table.from_pylist(ROWS, SCHEMA).append_column("_epoch", pa.array([1] * 20))
+    table = table.set_column(3, "_epoch", table["_epoch"].cast(pa.int32()))
+    nulls = pa.nulls(20, pa.int64())
+    write_deltalake(str(world.paths.data), table.append_column("_seq", nulls))
+
+
 def plain(world: World) -> None:
     """Fill a table in which nothing is wrong."""
     delta_rs(world, ROWS)
@@ -357,6 +365,7 @@ REFUSED: dict[str, tuple[Made, dict[str, Any], Any, str]] = {
     "doubles": (twice, {}, STARTING, r"2 keys have several rows, 5 in all: \(id=3\), \(id=4\)"),
     "no key": (twice, {}, STARTING, "1 row lacks the key"),
     "another stream's": (of_a_stream, {}, STARTING, "_seq has values"),
+    "of an epoch": (of_an_epoch, {}, STARTING, "_epoch has values"),
     "undeclared": (plain, {"schema": "id INT, name STRING"}, STARTING, "at INT is in the table"),
     "another type": (plain, {"schema": f"{BASE[:-3]}DATE"}, STARTING, "at is INT in the table"),
     "not null": (plain, {"schema": f"{BASE}, n INT NOT NULL"}, STARTING, "n INT is new, and NOT"),
@@ -464,6 +473,26 @@ def acting_at(place: Failpoint, act: Callable[[], object]) -> Iterator[None]:
 
     with patch.object(failpoints, "_hook", lambda: hook):
         yield
+
+
+ANOTHER_ROW = "DELETE FROM {0} WHERE id = 3; INSERT INTO {0} (at) VALUES (1)"
+
+
+@pytest.mark.parametrize("loader", ["copy"])
+@pytest.mark.parametrize("change", ["UPDATE {0} SET name = 'x' WHERE id = 3", ANOTHER_ROW])
+def test_a_row_that_is_changed_meanwhile_is_not_adopted_unseen(
+    world: World, loader: str, change: str
+) -> None:
+    """In PostgreSQL, which keeps no versions, the rows are compared again under the lock."""
+    LOADERS[loader](world, ROWS)
+
+    def write() -> None:
+        assert world.settings.postgres is not None
+        with psycopg.connect(world.settings.postgres.get_secret_value()) as connection:
+            connection.execute(change.format(world.topic))
+
+    with acting_at(Failpoint.TABLE_CREATED, write), pytest.raises(TableBusyError):
+        adopted(world)
 
 
 @pytest.mark.parametrize("loader", ["delta-rs", "pyiceberg", "copy"])
