@@ -113,8 +113,9 @@ class UpsertMode(WriteMode):
         is_ordered = " AND ".join(order) or "FALSE"
         row = {name: sql.name(name) for name in self._looked_up()}
         row["_epoch"] = f"coalesce(_epoch, CASE WHEN {is_ordered} THEN 1 ELSE 0 END)"
-        row |= {"_topic": "coalesce(_topic, '')", "_partition": "coalesce(_partition, -1)"}
-        row["_offset"] = "coalesce(_offset, -1)"
+        # Its loader may have had columns of these names.
+        before = {"_topic": "''", "_partition": "-1", "_offset": "-1"}
+        row |= {n: f"CASE WHEN _epoch IS NULL THEN {v} ELSE {n} END" for n, v in before.items()}
         return f'SELECT {sql.selected(row)} FROM "before"'
 
     def _deleted(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -95,6 +95,9 @@ class Rules:
         return {**self.checks, **of_columns}
 
 
+KeepsRows = Callable[[Iterable[pa.RecordBatch]], bool]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableDefinition:
     """A table that is to be made.
@@ -107,7 +110,8 @@ class TableDefinition:
         deletion_vectors: Whether rows may be marked as gone, where the sink can.
         partitions: What it is partitioned by, where the sink can.
         sort_by: What the rows of a file are sorted by, as a declaration has it.
-        keeps_rows: Whether a table of somebody else's is taken with its rows, which are adopted.
+        keeps_rows: A table of somebody else's is taken with its rows, which are adopted: tells
+            whether these are still the rows that were found.
     """
 
     columns: tuple[DeclaredColumn, ...]
@@ -117,7 +121,7 @@ class TableDefinition:
     deletion_vectors: bool = False
     partitions: tuple[DeclaredPartition, ...] = ()
     sort_by: tuple[str, ...] = ()
-    keeps_rows: bool = False
+    keeps_rows: KeepsRows | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -78,6 +78,22 @@ class Coverage:
         return gone or bool(self.thinned) or bool(self.unknown)
 
     @property
+    def lacks_records(self) -> bool:
+        """Tell whether records have been read, of any epoch, that cannot be read again."""
+        return self.epoch > 1 or self.is_partial
+
+    @property
+    def is_unseen(self) -> bool:
+        """Tell whether a table was adopted of which nobody knows what rows it had."""
+        return self.adopted is not None and not self.knows_adopted
+
+    @property
+    def may_lack_rows(self) -> bool:
+        """Tell whether a delete that cannot be read again may explain why a row is missing."""
+        is_adopted = self.knows_adopted and self.lacks_records
+        return is_adopted or (self.is_ordered and self.is_partial)
+
+    @property
     def proven_ranges(self) -> tuple[Range, ...]:
         """The proven ranges, one a partition."""
         batches = (batch for batch in self.batches.values() if batch.kind in _READING)
@@ -141,13 +157,14 @@ class Coverage:
     def doubts(self, state: RowChange | None) -> bool:
         """Tell whether the table may have held another state of a key."""
         if state is None:
-            is_unseen = self.adopted is not None and not self.knows_adopted
-            return is_unseen or self.epoch > 1 or self.is_partial or self.accepted_through > 0
-        return self.is_accepted(state.seq) or (self.is_partial and self.is_ordered)
+            return self.is_unseen or self.lacks_records or self.accepted_through > 0
+        is_late = self.is_ordered and (self.is_unseen or self.is_partial)
+        is_replaced = state.seq == ADOPTED and self.lacks_records
+        return is_late or is_replaced or self.is_accepted(state.seq)
 
     def is_accepted(self, seq: int) -> bool:
-        """Tell whether a person accepted what a batch left behind."""
-        return seq in self.accepted or 0 < seq <= self.accepted_through
+        """Tell whether a person accepted what a batch, or an adoption, left behind."""
+        return seq in self.accepted or (0 < self.accepted_through >= seq)
 
     def limits(self) -> Iterator[str]:
         """Say what could not be proven, a sentence each."""
@@ -235,7 +252,7 @@ def determine_coverage(spec: StreamSpec, settings: Settings, snapshot: Snapshot)
         epoch=epoch,
         earliest={**kafka.earliest(partitions), **gone},
         begin=begin,
-        is_ordered=bool(spec.sequence_by),
+        is_ordered=bool(spec.sequence_by) or spec.mode == "insert_only",
         accepted=accepted,
         accepted_through=through,
         unknown=frozenset(snapshot.unknown),

@@ -33,6 +33,7 @@ from oncelake.ingestion.errors import (
 from oncelake.ingestion.lake.lock import held
 from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.audit.adopt import Adoption, adopt_table, plan_adoption
+from oncelake.ingestion.operations.decisions import accept, adopt_topic
 from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.storage import failpoints
@@ -302,6 +303,19 @@ def test_a_declared_order_decides_where_a_row_has_its_columns(world: World) -> N
     assert find_problems(world) == ()
 
 
+def test_columns_of_a_loader_that_are_called_as_ours_place_no_row(world: World) -> None:
+    """They lie in its columns `_topic`, `_partition` and `_offset`, and decide between no rows."""
+    table = placed(ROWS, "_").append_column("_topic", pa.array(["zz"] * 20))
+    write_deltalake(str(world.paths.data), table)
+    adopted(world, ENDING, sequence_by=["at"])
+    world.send(row(0, "same", 10), row(2, "same", 10))
+
+    report = world.run()
+
+    assert report.total("updated") == 2
+    assert prove(world).differences == ()
+
+
 def states(world: World) -> tuple[Any, ...]:
     """Return what an adoption might change: files and bytes of a lake."""
     lake = Path(world.settings.lake)
@@ -319,6 +333,14 @@ def of_a_stream(world: World) -> None:
     """Fill a table as a stream of another name has."""
     table = pa.Table.from_pylist(ROWS, SCHEMA).append_column("_seq", pa.array([1] * 20, pa.int64()))
     write_deltalake(str(world.paths.data), table)
+
+
+def of_an_epoch(world: World) -> None:
+    """Fill a table whose rows say an epoch, and no batch."""
+    table = pa.Table.from_pylist(ROWS, SCHEMA).append_column("_epoch", pa.array([1] * 20))
+    table = table.set_column(3, "_epoch", table["_epoch"].cast(pa.int32()))
+    nulls = pa.nulls(20, pa.int64())
+    write_deltalake(str(world.paths.data), table.append_column("_seq", nulls))
 
 
 def plain(world: World) -> None:
@@ -343,6 +365,7 @@ REFUSED: dict[str, tuple[Made, dict[str, Any], Any, str]] = {
     "doubles": (twice, {}, STARTING, r"2 keys have several rows, 5 in all: \(id=3\), \(id=4\)"),
     "no key": (twice, {}, STARTING, "1 row lacks the key"),
     "another stream's": (of_a_stream, {}, STARTING, "_seq has values"),
+    "of an epoch": (of_an_epoch, {}, STARTING, "_epoch has values"),
     "undeclared": (plain, {"schema": "id INT, name STRING"}, STARTING, "at INT is in the table"),
     "another type": (plain, {"schema": f"{BASE[:-3]}DATE"}, STARTING, "at is INT in the table"),
     "not null": (plain, {"schema": f"{BASE}, n INT NOT NULL"}, STARTING, "n INT is new, and NOT"),
@@ -450,6 +473,26 @@ def acting_at(place: Failpoint, act: Callable[[], object]) -> Iterator[None]:
 
     with patch.object(failpoints, "_hook", lambda: hook):
         yield
+
+
+ANOTHER_ROW = "DELETE FROM {0} WHERE id = 3; INSERT INTO {0} (at) VALUES (1)"
+
+
+@pytest.mark.parametrize("loader", ["copy"])
+@pytest.mark.parametrize("change", ["UPDATE {0} SET name = 'x' WHERE id = 3", ANOTHER_ROW])
+def test_a_row_that_is_changed_meanwhile_is_not_adopted_unseen(
+    world: World, loader: str, change: str
+) -> None:
+    """In PostgreSQL, which keeps no versions, the rows are compared again under the lock."""
+    LOADERS[loader](world, ROWS)
+
+    def write() -> None:
+        assert world.settings.postgres is not None
+        with psycopg.connect(world.settings.postgres.get_secret_value()) as connection:
+            connection.execute(change.format(world.topic))
+
+    with acting_at(Failpoint.TABLE_CREATED, write), pytest.raises(TableBusyError):
+        adopted(world)
 
 
 @pytest.mark.parametrize("loader", ["delta-rs", "pyiceberg", "copy"])
@@ -593,6 +636,127 @@ def vacuumed(world: World) -> None:
     """Remove what no version but the newest holds, as others do it."""
     table = DeltaTable(str(world.paths.data))
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+
+@pytest.mark.parametrize("loader", ["delta-rs", "copy"])
+def test_what_kafka_no_longer_holds_is_no_fault_of_an_adopted_table(
+    world: World, loader: str
+) -> None:
+    """A delete that is gone explains why an adopted row is, and later records are not miscounted.
+
+    Where no delete was stored, an adopted row that is gone is missed all the same.
+    """
+    LOADERS[loader](world, ROWS)
+    adopted(world)
+    changed(world)
+    world.forget_before(0, 17)
+    assert prove(world).differences == ()
+    world.send(row(6, "n6b", 11), row(2, "n2d", 13))
+    report = world.run()
+    assert (report.total("inserted"), report.total("updated")) == (1, 1)
+
+    verdict = prove(world)
+
+    assert verdict.differences == ()
+    assert any("proven from offset 17 on" in each for each in verdict.limits)
+    if loader != "copy":
+        DeltaTable(str(world.paths.data)).delete("id = 13")
+        [missing] = (each for each in prove(world).differences if each.part == "rows")
+        assert "id=13" in str(missing)
+
+
+def test_a_topic_that_is_made_again_is_no_fault_of_an_adopted_table(world: World) -> None:
+    """Deletes of the topic before cannot be read again, and its rows lose against any record."""
+    plain(world)
+    adopted(world)
+    changed(world)
+    world.delete_topic()
+    world.create_topic()
+    world.wait_for_end(0)
+    world.send(row(6, "n6b", 11), row(8, "n8b", 11))
+    adopt_topic(world.spec, world.settings, run_id="adopt")
+
+    report = world.run()
+
+    assert (report.total("inserted"), report.total("updated")) == (1, 1)
+    assert prove(world).differences == ()
+
+
+# The records of each batch, by partition; the adopted rows have 10 as their order.
+Sent = list[tuple[int, dict[str, Any] | None]]
+CONTESTED: dict[str, tuple[dict[str, Any], list[Sent], str | None]] = {
+    "stale twice": (
+        {"sequence_by": ["at"]},
+        [[(0, row(1, "a", 8))], [(0, row(1, "b", 9))]],
+        "n1",
+    ),
+    "a stale delete": (
+        {"sequence_by": ["at"], "apply_as_deletes": "name = 'gone'"},
+        [[(0, row(1, "gone", 8))], [(0, row(1, "b", 9))]],
+        "n1",
+    ),
+    "the oldest by order": (
+        {"mode": "insert_only", "sequence_by": ["at"]},
+        [[(0, row(1, "a", 12))], [(0, row(1, "b", 11))]],
+        "n1",
+    ),
+    "the first of two partitions": (
+        {"mode": "insert_only"},
+        [[(0, row(1, "a", 12))], [(1, row(1, "b", 11))]],
+        "n1",
+    ),
+}
+
+
+@pytest.mark.parametrize("loader", ["delta-rs", "vacuumed", "copy"])
+@pytest.mark.parametrize("which", CONTESTED)
+def test_a_row_that_nobody_can_read_any_more_may_have_won(
+    world: World, loader: str, which: str
+) -> None:
+    """Where the adopted rows are not known, what a record lost against is not held against it."""
+    declared, batches, name = CONTESTED[which]
+    {**LOADERS, "vacuumed": delta_rs}[loader](world, ROWS)
+    adopted(world, **declared)
+    for batch in [*batches, [(0, row(2, "n2b", 9 if "mode" in declared else 11))]]:
+        for partition, record in batch:
+            world.send(record, partition=partition)
+        world.run()
+    if loader == "vacuumed":
+        vacuumed(world)
+
+    verdict = prove(world)
+
+    assert values(world)[1] == name
+    assert verdict.differences == ()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("change", ["delete", "update", "insert"])
+@pytest.mark.parametrize("mode", ["upsert", "append"])
+def test_what_somebody_accepted_of_adopted_rows_is_not_judged(
+    world: World, change: str, mode: str, *, is_known: bool
+) -> None:
+    """A person took them as they were, and later records are proven again."""
+    if mode == "append":
+        world.declare(mode="append", keys=[])
+    plain(world)
+    adopted(world)
+    table = DeltaTable(str(world.paths.data))
+    if change == "delete":
+        table.delete("id in (12, 14)")
+    elif change == "update":
+        table.update({"name": "'x'"}, predicate="id > 11")
+    else:
+        rows = [{**row(50, "x", 1), "_seq": None}]
+        columns = pa.schema(table.schema().to_arrow())
+        write_deltalake(table, pa.Table.from_pylist(rows, columns), mode="append")
+    accept(world.spec, world.settings, reason="it was meant", run_id="me")
+    if not is_known:
+        vacuumed(world)
+    world.send(row(12, "n12b", 11), row(13, "n13b", 11))
+    world.run()
+
+    assert prove(world).differences == ()
 
 
 @pytest.mark.parametrize("loader", ["delta-rs", "pyiceberg", "copy"])

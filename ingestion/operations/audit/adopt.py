@@ -21,7 +21,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import identifier, literal
 from oncelake.ingestion.errors import ForeignTableError, InvalidSpecError, counted, no_table_yet
@@ -127,7 +127,13 @@ def adopt_table(
 def _apply(stream: Stream, plan: Adoption, *, reason: str, run_id: str) -> Adoption:
     """Commit our columns and the first note, behind the version that was read."""
     spec, paths, begin = stream.spec, stream.paths, plan.starting
-    paths.table.create(definition_of(spec, keeps_rows=True))
+    scratch, columns = scratch_of_this_process(stream.settings.state), plan.found["columns"]
+
+    def keeps_rows(rows: Iterable[pa.RecordBatch]) -> bool:
+        buckets = digest_rows(rows, parse_columns(", ".join(columns)), spec.keys, scratch)
+        return digest_of(buckets) == (plan.found["rows"], plan.found["digest"])
+
+    paths.table.create(definition_of(spec, keeps_rows=keeps_rows))
     hit(Failpoint.TABLE_CREATED)
     note = opening_note(spec, plan.identity, begin, run_id=run_id)
     note = replace(note, kind="adopt", ranges=ranges_at(begin), reason=reason, adopted=plan.found)
@@ -185,14 +191,15 @@ def _plan(stream: Stream, starting: str) -> Adoption:
     scratch, notices = scratch_of_this_process(stream.settings.state), list[str]()
     sweep_scratch(stream.settings.state)
     scan = partial(table.scan, version=None if version < 0 else version)
+    columns = _digestible(spec, table)
+    read = scan([each.name for each in columns])
+    # First: a table that keeps no versions is compared with it, before it is taken.
+    count, digest = digest_of(digest_rows(read, columns, spec.keys, scratch))
     if not problems:
         with database_in(scratch) as database:
             rows = _Rows(spec, table.columns(), scan, database)
             problems += rows.key_problems()
             problems += rows.join_problems(kafka, begin, notices)
-    columns = _digestible(spec, table)
-    read = scan([each.name for each in columns])
-    count, digest = digest_of(digest_rows(read, columns, spec.keys, scratch))
     named = [each.as_ddl() for each in columns]
     return Adoption(
         stream=spec.name,
@@ -268,8 +275,9 @@ class _Rows:
     def key_problems(self) -> Iterator[str]:
         """Say which keys have several rows, and how many rows have none, or are of batches."""
         keys, all_ = self._spec.keys, self._all
-        if self._own and all_(f"SELECT count({self._own[-1]}) FROM found") != [(0,)]:
-            yield f"{self._own[-1]} has values, so rows of it are another stream's"
+        for name in self._own:
+            if all_(f"SELECT count({name}) FROM found") != [(0,)]:
+                yield f"{name} has values, so rows of it are another stream's"
         if not keys:
             return
         names = ", ".join(map(identifier, keys))

@@ -23,7 +23,7 @@ from oncelake.ingestion.recovery.start import Start, starting_offsets
 from oncelake.ingestion.recovery.topics import identity_of
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity
-from oncelake.ingestion.tables.table import TableDefinition
+from oncelake.ingestion.tables.table import KeepsRows, TableDefinition
 
 
 def create_table(stream: Stream, *, run_id: str) -> None:
@@ -59,7 +59,7 @@ def opening_note(
     )
 
 
-def definition_of(spec: StreamSpec, *, keeps_rows: bool = False) -> TableDefinition:
+def definition_of(spec: StreamSpec, *, keeps_rows: KeepsRows | None = None) -> TableDefinition:
     """Return the table that a declaration asks for; see ``TableDefinition``."""
     return TableDefinition(
         columns=(*spec.table_columns, *system_columns()),

@@ -204,7 +204,7 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         if entry.part:
             self._create_in_branch(wanted, {**properties, **ours})
             return
-        is_taken = wanted.keeps_rows or self.log().is_empty
+        is_taken = bool(wanted.keeps_rows) or self.log().is_empty
         if snapshots.STREAM not in table.properties and is_taken:
             entry.commit(entry.loaded(), [SetPropertiesUpdate(updates=ours)])
         entry.table_id = id_of(table.metadata)

@@ -33,6 +33,7 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.sinks.postgres.copy import Connection
 from oncelake.ingestion.tables.commit_log import UnknownOutcomeError
+from oncelake.ingestion.tables.table import KeepsRows
 
 EXAMPLE: Final = "postgresql://user:password@host:5432/database"
 # extract(epoch …) counts microseconds exactly from here on.
@@ -115,6 +116,7 @@ class PostgresPlace:
     Attributes:
         is_unsettled: Whether a commit got no answer, and no log has been read since.
         table_id: Of the table that a log has read last, or that was made.
+        keeps_rows: See ``TableDefinition``, of the table that was made last.
     """
 
     stream: str
@@ -125,6 +127,7 @@ class PostgresPlace:
     timeout_seconds: float
     is_unsettled: bool = False
     table_id: str | None = None
+    keeps_rows: KeepsRows | None = None
 
     @property
     def where(self) -> str:

@@ -15,11 +15,11 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from oncelake.ingestion.declaration.ddl import DeclaredColumn
+from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, PostgresSink
 from oncelake.ingestion.errors import (
     DamagedTableError,
@@ -190,7 +190,7 @@ class PostgresTable(NamedTable, ErasableTable):
             query = place.sql("INSERT INTO {heads} VALUES (%s, %s) ON CONFLICT DO NOTHING")
             connection.execute(query, (id_, self.stream))
             place.commit(connection)
-        place.table_id = id_
+        place.table_id, place.keeps_rows = id_, wanted.keeps_rows
 
     def _make_beside(self, connection: Connection) -> None:
         """Make the schema and the tables beside, while nobody else does."""
@@ -453,18 +453,20 @@ class PostgresTransaction(Transaction):
             raise ValueError(f"seq {self._seq} was begun, and not {metadata.seq}")
         with closing(self), self._place.translated(self._connection):
             if metadata.adopted:
-                self._take_rows(metadata.adopted["rows"])
+                self._take_rows(metadata.adopted)
             self._note(change_rows(), metadata)
             self._place.commit(self._connection)
 
-    def _take_rows(self, rows: int) -> None:
-        """Make sure that a table to be adopted has as many rows as were found, and note them."""
+    def _take_rows(self, found: Mapping[str, Any]) -> None:
+        """Make sure that a table to be adopted has the rows that were found, and note how many."""
         place, run = self._place, self._connection.execute
         run(place.sql("LOCK TABLE {table} IN SHARE MODE"))
-        if value_of(self._connection, place.sql("SELECT count(*) FROM {table}")) != rows:
+        columns = parse_columns(", ".join(found["columns"]))
+        rows = read_rows(self._connection, columns, place.sql("FROM {table} t"))
+        if place.keeps_rows is None or not place.keeps_rows(rows):
             raise TableBusyError.meanwhile(place.stream)
         query = place.sql("UPDATE {heads} SET rows = %s WHERE table_id = %s")
-        run(query, (rows, self._state.id))
+        run(query, (found["rows"], self._state.id))
 
     def close(self) -> None:
         """Close the connection; the server rolls back what is not committed."""

@@ -91,8 +91,7 @@ class RowsProof:
         """Name the rows that no call of ``differences`` has seen."""
         for chunk in self._newest.chunks(unfound=True):
             living = {key: change for key, change in chunk.items() if change.row is not None}
-            may_lack = self.coverage.is_partial and self.coverage.is_ordered
-            remembered = tombstones() if may_lack else ()
+            remembered = tombstones() if self.coverage.may_lack_rows else ()
             explained = deletes_that_explain(remembered, self.coverage, living)
             for key, change in living.items():
                 if self.coverage.is_accepted(change.seq):
@@ -130,10 +129,9 @@ class RowsProof:
         if seq is None:
             yield self._difference(row, "is in the table, and of no batch")
             return
-        if seq == ADOPTED and not self.coverage.knows_adopted:
-            # No record may be of its key that would have replaced it.
-            if change and self._rule.outranks(change.place, place):
-                yield self._unlike(row, change)
+        is_beaten = change is not None and self._rule.outranks(change.place, place)
+        if seq == ADOPTED and self.coverage.is_unseen and not is_beaten:
+            # All that is known: no record of its key would have replaced it.
             return
         if change and change.place == place:
             change = self._as_replayed(change, seq)

@@ -120,6 +120,12 @@ class InsertOnlyRule(UpsertRule):
         """Let the older one win."""
         return one < other
 
+    def _disposition(self, winner: RowChange, state: RowChange | None, recount: Recount) -> str:
+        """Compare nothing with a record that perhaps never was the row: an adopted one stayed."""
+        if state is not None and self._coverage.is_unseen:
+            return "stale"
+        return super()._disposition(winner, state, recount)
+
 
 class SoftUpsertRule(UpsertRule):
     """Remembers the newest change of each key, which is a row even when it is a delete."""
