@@ -29,7 +29,8 @@ class _RowMode(StrEnum):
     upsert = "upsert"
 
 
-def _names(text: str | None) -> tuple[str, ...]:
+def names_in(text: str | None) -> tuple[str, ...]:
+    """Read names with commas between them."""
     return tuple(filter(None, map(str.strip, (text or "").split(","))))
 
 
@@ -125,8 +126,8 @@ def audit(
     request = AuditRequest(
         table=table,
         topic=topic,
-        keys=_names(keys),
-        order=_names(order),
+        keys=names_in(keys),
+        order=names_in(order),
         schema=schema,
         mode=mode and mode.value,
         format=format_,
@@ -136,7 +137,7 @@ def audit(
         grace=dt.timedelta(seconds=grace),
         deletes=deletes,
         deleted_column=deleted_column,
-        place=_names(offset_columns),
+        place=names_in(offset_columns),
         ignore_unreadable=ignore_unreadable,
         file=file,
         keep=keep,
@@ -165,7 +166,7 @@ def _print(report: AuditReport) -> None:
         if samples and (more := getattr(report, kind) - len(samples)) > 0:
             output.say(f"  … and {more:,} more {kind} (--limit, --json)")
     output.say(f"  compared: {', '.join(report.columns)}")
-    if report.is_judged:
+    if report.starting:
         output.say(f"  adopt-table would begin with --starting '{json.dumps(report.starting)}'")
     for sentence in (*report.obstacles, *report.limits):
         output.say(f"  not proven: {sentence}")
