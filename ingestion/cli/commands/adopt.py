@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oncelake.ingestion.cli import output
-from oncelake.ingestion.cli.command import AsJson, Stream, new_run_id
-from oncelake.ingestion.cli.commands.audit import names_in
+from oncelake.ingestion.cli.command import AsJson, Stream, names_in, new_run_id
 from oncelake.ingestion.cli.commands.decisions import Why
 from oncelake.ingestion.cli.commands.streams import load_stream
 from oncelake.ingestion.declaration.sinks import named_version

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oncelake.ingestion.cli import output
-from oncelake.ingestion.cli.command import AsJson, read_duration
+from oncelake.ingestion.cli.command import AsJson, names_in, read_duration
 from oncelake.ingestion.cli.commands.streams import load_settings
 from oncelake.ingestion.cli.commands.verify import progress
 from oncelake.ingestion.errors import WRONG, counted
@@ -27,11 +27,6 @@ _COUNTS = ("records", "rows", "missing", "doubled", "different", "extra", "unpro
 class _RowMode(StrEnum):
     append = "append"
     upsert = "upsert"
-
-
-def names_in(text: str | None) -> tuple[str, ...]:
-    """Read names with commas between them."""
-    return tuple(filter(None, map(str.strip, (text or "").split(","))))
 
 
 def _read_moment(text: str) -> dt.datetime:
