@@ -207,7 +207,7 @@ class ForeignTableError(RefusedError):
 class TableReplacedError(RefusedError):
     """The ledger names a table that is gone, or that another has replaced."""
 
-    usual_remedy = "restore the table, or {reset}"
+    usual_remedy = "restore the table; or move what is in its place away, and {reset}"
 
 
 class TableRolledBackError(RefusedError):

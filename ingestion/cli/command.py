@@ -37,6 +37,11 @@ Jobs = Annotated[
 ]
 
 
+def names_in(text: str | None) -> tuple[str, ...]:
+    """Read names with commas between them."""
+    return tuple(filter(None, map(str.strip, (text or "").split(","))))
+
+
 def read_duration(text: str | float) -> float:
     """Return the seconds of a duration, such as ``500ms``, ``5s``, ``10m`` or ``1h``."""
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", str(text))

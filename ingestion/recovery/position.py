@@ -132,7 +132,7 @@ def position_of(snapshot: TableSnapshot, *tolerated: type[RefusedError]) -> Posi
         if snapshot.ledger.rows or snapshot.ledger.damage:
             raise replaced_table(paths, "is gone")
         if snapshot.has_stray_files:
-            raise foreign_table(paths, "and there is no Delta log beside them")
+            raise stray_files(paths)
         return None
     _refuse_older_copy(snapshot, table)
     if table.seq is None and not table.is_empty:
@@ -274,3 +274,11 @@ def replaced_table(paths: StreamPaths, what: str) -> RefusedError:
 def foreign_table(paths: StreamPaths, why: str) -> RefusedError:
     """Return the error of rows that are somebody else's."""
     return ForeignTableError(paths.stream, f"{paths.table.where} holds rows, {why}.")
+
+
+def stray_files(paths: StreamPaths) -> RefusedError:
+    """Return the error of files without a log, which are no table that could be adopted."""
+    problem = f"{paths.table.where} holds rows, and there is no Delta log beside them."
+    ways = "restore it from a backup, or make one (CONVERT TO DELTA in Spark), then oncelake "
+    ways += f"adopt-table {paths.stream}; or move the files away"
+    return ForeignTableError(paths.stream, problem, remedy=ways)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.errors import BadFieldError, OffsetsExpiredError, RefusedError, counted
+from oncelake.ingestion.errors import (
+    BadFieldError,
+    IdentityChangedError,
+    OffsetsExpiredError,
+    RefusedError,
+    counted,
+)
 from oncelake.ingestion.kafka.admin import Kafka, Topics
 from oncelake.ingestion.kafka.offsets import Ends, Offsets, TopicPartition
 from oncelake.ingestion.lake.erasure import Erasure, erasures
@@ -80,6 +86,10 @@ def plan_start(stream: Stream) -> Start | None:
         kafka.topics(spec.name, spec.subscribed)
         return None
     standing.refuse()
+    if any(row.adopted for row in standing.rows) and (why := next(unable_to_adopt(spec), None)):
+        ways = f"put it back; or oncelake rebuild {spec.name} --without-lost, without these rows"
+        problem = f"{paths.table.where} was adopted, with rows of no record: {why}."
+        raise IdentityChangedError(spec.name, problem, remedy=ways)
     topics, starting, ends, unproven = _compare_with_kafka(stream, position)
     # A topic that is no longer declared keeps its id, for the day it is declared again.
     known = {**position.identity.topic_ids, **topics.ids}
@@ -114,6 +124,18 @@ def _compare_with_kafka(stream: Stream, position: Position) -> _Compared:
 def _compare(stream: Stream, position: Position) -> _Compared:
     topics = refuse_another_topic(stream.spec, stream.kafka, position.identity)
     return topics, *offsets_to_read(stream, position, topics)
+
+
+def unable_to_adopt(spec: StreamSpec) -> Iterator[str]:
+    """Say what a declaration asks of a row that no row of others tells."""
+    if spec.is_log:
+        yield f"`sink: {spec.sink.name}` has no rows that can be looked up"
+    if spec.mode not in ("upsert", "append", "insert_only"):
+        yield f"`mode: {spec.mode}` makes rows of all records of a key, and these are not known"
+    if spec.deletes == "soft":
+        yield "`deletes: soft` marks each row, and the rows that are there have no mark"
+    if spec.ignore_null_updates or spec.unavailable == "keep" or spec.settles_moves:
+        yield "updates that leave columns out, or move rows, take what older records have said"
 
 
 def count_unread(spec: StreamSpec, kafka: Kafka) -> int:

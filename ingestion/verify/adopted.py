@@ -118,7 +118,6 @@ class AdoptedRows:
         """Give a row of no record a place before all; a declared order decides where it has it."""
         if row[-1] is not None:
             return row
-        sent = row[names.index("_timestamp")]
         order = [row[names.index(name)] for name in self._spec.sequence_by]
         epoch = int(bool(order) and None not in order)
-        return (*row[: -len(SYSTEM_COLUMNS)], "", -1, -1, sent, epoch, ADOPTED)
+        return (*row[: -len(SYSTEM_COLUMNS)], "", -1, -1, row[-3], epoch, ADOPTED)

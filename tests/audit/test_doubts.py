@@ -124,6 +124,22 @@ def test_rows_whose_records_are_gone_are_unproven(orders: Source, settings: Sett
     assert report.exit_code == 0
 
 
+def test_equal_records_of_two_partitions_do_not_say_where_a_stream_would_begin(
+    empty: Source, settings: Settings
+) -> None:
+    """Rows without a place may be of either; it would read records that are in the table."""
+    schema = pa.schema({"id": pa.int64(), "p": pa.int64(), "o": pa.int64()})
+    send(empty, [(str(at), {"id": at // 2}) for at in range(8)], spread=2)
+    rows = [{"id": at // 2, "p": at % 2, "o": at // 2} for at in range(8)]
+    asked = {**saved(rows, settings, schema), "keys": [], "mode": "append"}
+
+    blind = compare(asked, empty.topic, settings)
+    shown = compare(asked, empty.topic, settings, place=("p", "o"))
+
+    assert (blind.exit_code, blind.starting) == (0, {})
+    assert (shown.exit_code, shown.starting) == (0, {0: 4, 1: 4, 2: 0})
+
+
 def test_without_an_order_keys_of_several_partitions_are_not_judged(
     empty: Source, settings: Settings
 ) -> None:

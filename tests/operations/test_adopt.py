@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,10 @@ from oncelake.ingestion.errors import (
     ForeignTableError,
     InvalidSpecError,
     OffsetsExpiredError,
+    RefusedError,
     StreamLockedError,
     TableBusyError,
+    TableReplacedError,
 )
 from oncelake.ingestion.lake.lock import held
 from oncelake.ingestion.operations.alter import alter
@@ -163,11 +165,20 @@ def world(
     return world
 
 
-def adopted(world: World, starting: Any = None, **declared: Any) -> Adoption:
+def adopted(
+    world: World, starting: Any = None, *, place: Sequence[str] | None = None, **declared: Any
+) -> Adoption:
     """Adopt the table."""
     world.declare(**declared)
     text = starting if isinstance(starting, str) else json.dumps(starting or STARTING)
-    return adopt_table(world.spec, world.settings, starting=text, reason="a test", run_id="adopt")
+    more: dict[str, Any] = {"starting": text, "reason": "a test", "run_id": "adopt"}
+    return adopt_table(world.spec, world.settings, place=place, **more)
+
+
+def plan_of(world: World, starting: Any = None, place: Sequence[str] | None = None) -> Adoption:
+    """Plan to adopt the table."""
+    text = json.dumps(starting or STARTING)
+    return plan_adoption(world.spec, world.settings, starting=text, place=place)
 
 
 def values(world: World) -> dict[int, str | None]:
@@ -307,7 +318,9 @@ def test_columns_of_a_loader_that_are_called_as_ours_place_no_row(world: World) 
     """They lie in its columns `_topic`, `_partition` and `_offset`, and decide between no rows."""
     table = placed(ROWS, "_").append_column("_topic", pa.array(["zz"] * 20))
     write_deltalake(str(world.paths.data), table)
-    adopted(world, ENDING, sequence_by=["at"])
+    world.declare(sequence_by=["at"])
+    assert "offset 9 of zz-1, which does not exist" in str(plan_of(world).problems)
+    adopted(world, place=())
     world.send(row(0, "same", 10), row(2, "same", 10))
 
     report = world.run()
@@ -396,6 +409,78 @@ def test_what_would_be_wrong_is_shown_and_refused(world: World, why: str) -> Non
     with pytest.raises(ForeignTableError, match=problem):
         adopted(world, starting)
     assert states(world) == before
+
+
+def test_columns_that_are_no_places_of_this_topic_decide_nothing(world: World) -> None:
+    """Which columns show partition and offset can be said, and that none does."""
+    connect(world, ROWS)
+    assert "so 9 was loaded" in str(plan_of(world, {"0": 9, "1": 10}).problems)
+    assert plan_of(world, {"0": 9, "1": 10}, place=()).problems == ()
+    named = plan_of(world, {"0": 9, "1": 10}, place=("at", "__offset"))
+    assert f"rows show offset 9 of {world.topic}-10, which does not exist" in str(named.problems)
+    with pytest.raises(InvalidSpecError, match="name,at: not two columns of whole numbers"):
+        plan_of(world, place=("name", "at"))
+
+    done = adopted(world, {"0": 9, "1": 10}, place=())
+
+    assert [*done.starting.values()] == [9, 10]
+
+
+def test_what_expired_behind_the_rows_is_kept_in_the_note(world: World) -> None:
+    """Records between the rows and what Kafka holds were perhaps never loaded; the note says so."""
+    connect(world, ROWS)
+    world.send(*ROWS)
+    world.forget_before(0, 20)
+
+    done = adopted(world, {"0": 20, "1": 10})
+
+    assert "no longer holds [10, 20)" in str(done.notices)
+    assert "no longer holds [10, 20)" in str(world.ledger[0].adopted)
+    assert adopted(world, {"0": 20, "1": 10}).notices == done.notices
+
+
+def test_files_without_a_log_are_nothing_to_adopt(world: World) -> None:
+    """Run and adoption say what helps, and neither sends to the other."""
+    plain(world)
+    (world.paths.data / "_delta_log").delete_all()
+
+    for act in (world.run, lambda: adopted(world)):
+        with pytest.raises(ForeignTableError, match=r"restore it from a backup, or make one") as no:
+            act()
+        assert "reset" not in str(no.value)
+
+
+def test_a_table_in_the_place_of_ours_is_not_given_up_by_its_remedy(world: World) -> None:
+    """To reset a stream moves the table that is there away, so that comes first, by hand."""
+    world.run()
+    world.paths.data.delete_all()
+    plain(world)
+
+    with pytest.raises(TableReplacedError, match="move what is in its place away, and oncelake"):
+        adopted(world)
+
+
+LATER: dict[str, dict[str, Any]] = {
+    "soft": {"deletes": "soft"},
+    "partial": {"ignore_null_updates": True},
+    "debezium": {"format": "debezium"},
+    "groups": {"mode": "aggregate", "aggregates": {"n": "count(*)"}},
+}
+
+
+@pytest.mark.parametrize("declared", LATER)
+def test_what_adopted_rows_cannot_be_is_refused_later_too(world: World, declared: str) -> None:
+    """A declaration that needs older records is refused by a run, and the way out works."""
+    plain(world)
+    adopted(world)
+    changed(world)
+    world.declare(**LATER[declared])
+
+    with pytest.raises(RefusedError, match=f"oncelake rebuild {world.topic}"):
+        world.run()
+    world.rebuild(without_lost=True)
+
+    assert world.run().is_balanced
 
 
 def test_a_moment_stands_for_the_first_offsets_since(world: World) -> None:
@@ -847,6 +932,11 @@ def test_the_command_shows_a_plan_and_applies_it(
     plan = shell.invoke(app, [*command, json.dumps(ENDING)])
 
     assert (wrong.exit_code, plan.exit_code) == (3, 0)
+    columns = ("__partition,__offset", "none")
+    said = [
+        shell.invoke(app, [*command, json.dumps(STARTING), "--offset-columns", c]) for c in columns
+    ]
+    assert [each.exit_code for each in said] == [3, 0]
     assert "cannot be adopted so" in wrong.output
     assert "+ _seq: BIGINT is new" in plan.output
     assert "Next: the same command with --apply" in plan.output

@@ -78,7 +78,9 @@ def test_a_restored_table_puts_all_before_it_in_doubt() -> None:
     coverage = coverage_of(accepted_through=1)
 
     assert [coverage.can_recount(each) for each in BATCHES] == [False, True]
-    assert coverage.is_accepted(0) is False
+    # Rows that were adopted are of seq 0.
+    assert [coverage.is_accepted(seq) for seq in (0, 1, 2)] == [True, True, False]
+    assert coverage_of().is_accepted(0) is False
 
 
 def test_a_spill_table_keeps_finds_and_forgets_in_chunks() -> None:

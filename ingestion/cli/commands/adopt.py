@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oncelake.ingestion.cli import output
-from oncelake.ingestion.cli.command import AsJson, Stream, new_run_id
+from oncelake.ingestion.cli.command import AsJson, Stream, names_in, new_run_id
 from oncelake.ingestion.cli.commands.decisions import Why
 from oncelake.ingestion.cli.commands.streams import load_stream
 from oncelake.ingestion.declaration.sinks import named_version
@@ -30,6 +30,9 @@ def adopt_table(
     apply: Annotated[
         bool, typer.Option("--apply", help="Do what the plan says; without it, only show it.")
     ] = False,
+    offset_columns: Annotated[
+        str | None, typer.Option(help="The rows' columns of partition and offset, or none.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Take over a table that another loader has filled, with its rows, from stated offsets on.
@@ -44,10 +47,12 @@ def adopt_table(
     from oncelake.ingestion.operations.audit.adopt import plan_adoption
 
     spec, settings = load_stream(stream)
+    place = None if offset_columns is None else names_in(offset_columns.removeprefix("none"))
+    given: Any = {"starting": starting, "place": place}
     if apply:
-        done = adopt(spec, settings, starting=starting, reason=reason, run_id=new_run_id())
+        done = adopt(spec, settings, reason=reason, run_id=new_run_id(), **given)
     else:
-        done = plan_adoption(spec, settings, starting=starting)
+        done = plan_adoption(spec, settings, **given)
     if as_json:
         row = output.row_document(done.row) if done.row else {}
         fields = output.fields_of(done, "stream", "table", "found", "notices", "problems")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oncelake.ingestion.cli import output
-from oncelake.ingestion.cli.command import AsJson, read_duration
+from oncelake.ingestion.cli.command import AsJson, names_in, read_duration
 from oncelake.ingestion.cli.commands.streams import load_settings
 from oncelake.ingestion.cli.commands.verify import progress
 from oncelake.ingestion.errors import WRONG, counted
@@ -27,10 +27,6 @@ _COUNTS = ("records", "rows", "missing", "doubled", "different", "extra", "unpro
 class _RowMode(StrEnum):
     append = "append"
     upsert = "upsert"
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(filter(None, map(str.strip, (text or "").split(","))))
 
 
 def _read_moment(text: str) -> dt.datetime:
@@ -125,8 +121,8 @@ def audit(
     request = AuditRequest(
         table=table,
         topic=topic,
-        keys=_names(keys),
-        order=_names(order),
+        keys=names_in(keys),
+        order=names_in(order),
         schema=schema,
         mode=mode and mode.value,
         format=format_,
@@ -136,7 +132,7 @@ def audit(
         grace=dt.timedelta(seconds=grace),
         deletes=deletes,
         deleted_column=deleted_column,
-        place=_names(offset_columns),
+        place=names_in(offset_columns),
         ignore_unreadable=ignore_unreadable,
         file=file,
         keep=keep,
@@ -165,7 +161,7 @@ def _print(report: AuditReport) -> None:
         if samples and (more := getattr(report, kind) - len(samples)) > 0:
             output.say(f"  … and {more:,} more {kind} (--limit, --json)")
     output.say(f"  compared: {', '.join(report.columns)}")
-    if report.is_judged:
+    if report.starting:
         output.say(f"  adopt-table would begin with --starting '{json.dumps(report.starting)}'")
     for sentence in (*report.obstacles, *report.limits):
         output.say(f"  not proven: {sentence}")

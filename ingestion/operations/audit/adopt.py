@@ -34,11 +34,11 @@ from oncelake.ingestion.operations.history.rewind import moment_of
 from oncelake.ingestion.pipeline.schema.create_table import definition_of, opening_note
 from oncelake.ingestion.pipeline.schema.evolve import commit_columns
 from oncelake.ingestion.recovery.heal import known_rows
-from oncelake.ingestion.recovery.position import refuse_replaced
+from oncelake.ingestion.recovery.position import refuse_replaced, stray_files
 from oncelake.ingestion.recovery.schema_diff import SchemaChange, column_changes
 from oncelake.ingestion.recovery.snapshot import read_snapshot
 from oncelake.ingestion.recovery.standing import end_half_done, heal_stream
-from oncelake.ingestion.recovery.start import offset_problems
+from oncelake.ingestion.recovery.start import offset_problems, unable_to_adopt
 from oncelake.ingestion.recovery.topics import identity_of, resolve_topics
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
@@ -60,7 +60,7 @@ class Adoption:
     """The plan of an adoption, or what became of it.
 
     Attributes:
-        found: What the note keeps: version, rows, digest, and the columns that it is of.
+        found: What the note keeps: version, rows, digest, the columns that it is of, and notices.
         starting: The offset of the first record of each partition that counts.
         changes: What the table's columns get.
         notices: What a person should know, and nothing is wrong with.
@@ -80,22 +80,32 @@ class Adoption:
     row: LedgerRow | None = None
 
 
-def plan_adoption(spec: StreamSpec, settings: Settings, *, starting: str) -> Adoption:
+def plan_adoption(
+    spec: StreamSpec, settings: Settings, *, starting: str, place: Sequence[str] | None = None
+) -> Adoption:
     """Plan what ``adopt_table`` would do now; changes nothing.
 
     Args:
         starting: JSON of offsets by partition, or by topic and partition; or a moment.
+        place: The columns that show a record's partition and offset, or none; by default those that
+            are called so.
 
     Raises:
-        InvalidSpecError: there is no table, it has no row, or ``starting`` is neither.
+        InvalidSpecError: there is no table, it has no row, or an argument is none of these.
         RefusedError: nothing tells where the table stands, or its settings break the guarantee.
     """
     stream = resolve_topics(Stream(spec=spec, settings=settings))
-    return _adopted_before(stream) or _plan(stream, starting)
+    return _adopted_before(stream) or _plan(stream, starting, place)
 
 
 def adopt_table(
-    spec: StreamSpec, settings: Settings, *, starting: str, reason: str, run_id: str
+    spec: StreamSpec,
+    settings: Settings,
+    *,
+    starting: str,
+    reason: str,
+    run_id: str,
+    place: Sequence[str] | None = None,
 ) -> Adoption:
     """Adopt the table, as it is planned under the stream's lock; done before, only say so.
 
@@ -114,7 +124,7 @@ def adopt_table(
         if done := _adopted_before(stream):
             heal_stream(spec, stream.paths)
             return done
-        plan = _plan(stream, starting)
+        plan = _plan(stream, starting, place)
         if plan.problems:
             raise ForeignTableError(
                 spec.name,
@@ -151,7 +161,7 @@ def _adopted_before(stream: Stream) -> Adoption | None:
     table, problem = snapshot.table, ""
     refuse_replaced(paths, snapshot.ledger.rows, table.table_id if table else None)
     if table is None:
-        raise no_table_yet(spec.name)
+        raise stray_files(paths) if snapshot.has_stray_files else no_table_yet(spec.name)
     if table.settings_error is not None:
         raise table.settings_error
     rows = known_rows(snapshot) if table.seq is not None else ()
@@ -170,19 +180,20 @@ def _adopted_before(stream: Stream) -> Adoption | None:
         stream=spec.name,
         table=paths.table.where,
         found=rows[0].adopted or {},
+        notices=tuple((rows[0].adopted or {}).get("notices", ())),
         starting=Offsets(begin),
         row=rows[0],
     )
 
 
-def _plan(stream: Stream, starting: str) -> Adoption:
+def _plan(stream: Stream, starting: str, place: Sequence[str] | None) -> Adoption:
     """Read the table, and compare it with the declaration and the topic."""
     spec, table, kafka = stream.spec, stream.paths.table, stream.kafka
     version, topics = table.log().newest_version, kafka.topics(spec.name, spec.subscribed)
     begin = _starting_offsets(spec, kafka, topics.partitions, starting)
     changes = [*column_changes(spec, stream.paths, is_ours=False)]
     changes = [each for each in changes if each.effect != "nothing"]
-    problems = [*_unable(spec), *offset_problems(kafka, topics.partitions, begin)]
+    problems = [*unable_to_adopt(spec), *offset_problems(kafka, topics.partitions, begin)]
     problems += [
         f"{each.field} {each.what}{f' ({each.remedy})' if each.remedy else ''}"
         for each in changes
@@ -197,14 +208,14 @@ def _plan(stream: Stream, starting: str) -> Adoption:
     count, digest = digest_of(digest_rows(read, columns, spec.keys, scratch))
     if not problems:
         with database_in(scratch) as database:
-            rows = _Rows(spec, table.columns(), scan, database)
+            rows = _Rows(spec, table.columns(), scan, database, place=place)
             problems += rows.key_problems()
             problems += rows.join_problems(kafka, begin, notices)
-    named = [each.as_ddl() for each in columns]
+    found = {"version": version, "rows": count, "digest": digest, "notices": notices}
     return Adoption(
         stream=spec.name,
         table=table.where,
-        found={"version": version, "rows": count, "digest": digest, "columns": named},
+        found={**found, "columns": [each.as_ddl() for each in columns]},
         starting=begin,
         changes=tuple(each for each in changes if each.effect == "evolve"),
         notices=tuple(notices),
@@ -239,18 +250,6 @@ def _starting_offsets(
         ) from error
 
 
-def _unable(spec: StreamSpec) -> Iterator[str]:
-    """Say what a declaration asks of a row that no row of others tells."""
-    if spec.is_log:
-        yield f"`sink: {spec.sink.name}` has no rows that can be looked up"
-    if spec.mode not in ("upsert", "append", "insert_only"):
-        yield f"`mode: {spec.mode}` makes rows of all records of a key, and these are not known"
-    if spec.deletes == "soft":
-        yield "`deletes: soft` marks each row, and the rows that are there have no mark"
-    if spec.ignore_null_updates or spec.unavailable == "keep" or spec.settles_moves:
-        yield "updates that leave columns out, or move rows, take what older records have said"
-
-
 class _Rows:
     """The keys of a table's rows, and the places that they show, in a database."""
 
@@ -260,11 +259,13 @@ class _Rows:
         columns: Sequence[DeclaredColumn],
         scan: Callable[[Sequence[str]], Iterable[pa.RecordBatch]],
         database: duckdb.DuckDBPyConnection,
+        *,
+        place: Sequence[str] | None,
     ) -> None:
         """Load them."""
         self._spec, self._database = spec, database
         types = {column.name: column.type.word for column in columns}
-        self._place = _place_columns(types)
+        self._place = _place_columns(types, place)
         self._own = [name for name in ("_epoch", "_seq") if name in types]
         names = dict.fromkeys([*spec.keys, *self._own, *filter(None, self._place)])
         for part in tables_of(scan([*names]), _ROWS_AT_ONCE) if names else ():
@@ -302,6 +303,9 @@ class _Rows:
             notices.append("no column shows offsets, so where the rows end was not compared")
             return
         reached, earliest = self._reached(), kafka.earliest(begin)
+        for at in sorted(reached.keys() - begin.keys()):
+            place = f"offset {reached[at]} of {at}, which does not exist"
+            yield f"rows show {place}: name other columns by --offset-columns, or none"
         for at, start in begin.items():
             if (last := reached.get(at)) is None:
                 notices.append(f"no row shows an offset of {at}, so it was not compared")
@@ -323,7 +327,7 @@ class _Rows:
             return {}
         of, *place = identifier(topic) if topic else literal(topics[0]), partition, offset
         number, last = map(identifier, place)
-        known = f"WHERE {number} IS NOT NULL AND {last} IS NOT NULL"
+        known = f"WHERE {of} IS NOT NULL AND {number} IS NOT NULL AND {last} IS NOT NULL"
         rows = self._all(f"SELECT {of}, {number}, max({last}) FROM found {known} GROUP BY ALL")
         return {TopicPartition(name, at): reached for name, at, reached in rows}
 
@@ -331,15 +335,21 @@ class _Rows:
         return self._database.execute(query).fetchall()
 
 
-def _place_columns(types: Mapping[str, str]) -> tuple[str, str, str]:
+def _place_columns(types: Mapping[str, str], named: Sequence[str] | None) -> tuple[str, str, str]:
     """Return the columns of partition, offset and topic; empty where there is none.
 
     Loaders call them by one word before these: `__offset`, `_hoodie_kafka_source_offset`.
     """
+    if named:
+        if len(named) != 2 or any(types.get(name) not in _WHOLE for name in named):
+            is_no = f"--offset-columns {','.join(named)}: not two columns of whole numbers"
+            raise InvalidSpecError(f"{is_no}. Next: name those of partition and offset, or none")
+        return named[0], named[1], ""
     others = {name.lower(): name for name in types}
-    for name in (each for each in types if _OFFSET.search(each) and types[each] in _WHOLE):
-        named = (_OFFSET.sub(word, name).lower() for word in ("partition", "topic"))
-        partition, topic = (others.get(each, "") for each in named)
+    shown = [each for each in types if _OFFSET.search(each) and types[each] in _WHOLE]
+    for name in shown if named is None else ():
+        pair = (_OFFSET.sub(word, name).lower() for word in ("partition", "topic"))
+        partition, topic = (others.get(each, "") for each in pair)
         if types.get(partition) in _WHOLE:
             return partition, name, topic
     return "", "", ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
@@ -59,7 +59,7 @@ class AuditReport:
         unreadable: The records of these that cannot be decoded.
         is_judged: Whether any row shows how far the table was filled, or somebody said it.
         starting: Behind the newest record that rows show, by partition: from there on a stream that
-            adopts the table would read.
+            adopts the table would read. Empty where something is wrong, or rows do not tell.
         samples: Some of the faults, and of what is unproven, by kind.
         obstacles: Why the table cannot be judged, and what would help; then it is not called sound.
     """
@@ -140,7 +140,9 @@ def audit(
         # Each may be the row of a record that cannot be read.
         counts["unreadable"] += counts.pop("extra")
         samples["unreadable"] += samples.pop("extra")
-    return AuditReport(
+    # A value says where its row comes from only where no row has another like it.
+    can_begin = reading.spec.mode == "upsert" or bool(request.place)
+    report = AuditReport(
         topic=topic,
         table=table.where,
         mode=reading.spec.mode,
@@ -154,11 +156,13 @@ def audit(
         unproven=sum(counts[name] for name in _UNPROVEN),
         unreadable=counts["bad"],
         is_judged=bool(counts["reached"] or request.until),
-        starting={each.partition: reached.get(each.partition, each.start) for each in ranges},
+        starting={e.partition: max(e.start, reached.get(e.partition, 0)) for e in ranges},
         samples=_by_kind(samples),
         limits=[*limits, *_limits(counts)],
         obstacles=list(_obstacles(counts, rows, table.where, request.ignore_unreadable)),
     )
+    is_sound = report.is_judged and not report.faults and not report.obstacles
+    return report if is_sound and can_begin else replace(report, starting={})
 
 
 def _read_topic(
