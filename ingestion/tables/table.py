@@ -244,12 +244,13 @@ class SinkTable(ABC):
         """
 
         def act(begun: Transaction) -> None:
+            if layout.version is not None and layout.version != self.log().newest_version:
+                raise TableBusyError.meanwhile(self.stream)
             # What they have added is not listed, and would be dropped.
-            is_overtaken = layout.version not in (None, self.log().newest_version)
-            if is_overtaken or (*self.columns(),) != (*layout.found,):
+            if (*self.columns(),) != (*layout.found,):
                 raise TableBusyError(
-                    f"{self.stream}: somebody else has changed {self.where} meanwhile."
-                    f" Nothing was written. Next: {AGAIN}"
+                    f"{self.stream}: somebody else has changed the columns of {self.where} "
+                    f"meanwhile. Nothing was written. Next: {AGAIN}"
                 )
             begun.reshape(layout, metadata)
 

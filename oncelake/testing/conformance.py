@@ -500,7 +500,7 @@ class SinkConformance:
         opened().reshape(with_columns(opened(), [theirs]), note(1))
         there = opened().columns()
 
-        with pytest.raises(TableBusyError, match="somebody else has changed"):
+        with pytest.raises(TableBusyError, match="changed the columns"):
             opened().reshape(layout, note(2))
 
         assert opened().columns() == there

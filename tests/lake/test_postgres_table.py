@@ -329,7 +329,7 @@ def test_a_column_that_is_being_added_stays(server: str, schema: str, table: Pos
             time.sleep(0.01)
         others.commit()
 
-        with pytest.raises(TableBusyError, match="somebody else has changed"):
+        with pytest.raises(TableBusyError, match="changed the columns"):
             done.result(30)
 
     assert [each.name for each in table.columns()][-1] == "region"
