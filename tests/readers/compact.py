@@ -11,24 +11,17 @@ import sys
 import threading
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
-from read import RUNTIME
+from read import spark_with
 
 
 def main() -> None:
     """Compact until nobody listens any more."""
     uri, table, pause = sys.argv[1:]
-    spark = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.jars.packages", RUNTIME)
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.catalog.tried", "org.apache.iceberg.spark.SparkCatalog")
-        .config("spark.sql.catalog.tried.type", "rest")
-        .config("spark.sql.catalog.tried.uri", uri)
-        .config("spark.sql.catalog.tried.cache-enabled", "false")
-        .getOrCreate()
+    spark = spark_with(
+        catalog_tried="org.apache.iceberg.spark.SparkCatalog",
+        catalog_tried_type="rest",
+        catalog_tried_uri=uri,
+        **{"catalog_tried_cache-enabled": "false"},
     )
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()

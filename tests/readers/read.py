@@ -11,9 +11,13 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Of this line of Spark, for which Iceberg 1.12 has a runtime; ivy fetches it once.
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -51,19 +55,30 @@ def by_pyiceberg(metadata: str, condition: str) -> pa.Table:
     return (table.scan(condition) if condition else table.scan()).to_arrow()
 
 
-def by_spark(metadata: str, condition: str) -> pa.Table:
-    """Read by Iceberg's own library, in Java."""
+def spark_with(**more: str) -> SparkSession:
+    """Start Spark with Iceberg's own library, and listen on loopback alone.
+
+    Args:
+        more: Its settings, behind ``spark.sql.``, with ``_`` for each point.
+    """
     from pyspark.sql import SparkSession
 
-    session = (
+    builder = (
         SparkSession.builder.master("local[1]")
         .config("spark.jars.packages", RUNTIME)
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
     )
+    for name, value in more.items():
+        builder = builder.config(f"spark.sql.{name.replace('_', '.')}", value)
+    return builder.getOrCreate()
+
+
+def by_spark(metadata: str, condition: str) -> pa.Table:
+    """Read by Iceberg's own library, in Java."""
+    session = spark_with()
     # Iceberg's library for Spark reserves these names, and refuses to read such columns.
     # Of the table's own tables, such as METADATA#files, too.
     rows = session.read.format("iceberg").load(metadata).drop("_partition", "_deleted")
