@@ -82,6 +82,27 @@ def test_the_feed_tells_what_each_batch_has_changed(
     assert find_half_written(table.path) is None
 
 
+@pytest.mark.parametrize("marks", [False, True], ids=["files", "vectors"])
+def test_the_feed_of_a_rewind_tells_of_the_files_that_go_and_come(
+    tmp_path: Path, *, marks: bool
+) -> None:
+    """Their rows as deleted, and as inserted; the batch behind it tells its changes again."""
+    table = made(tmp_path, marks=marks)
+    commit(table, 1, change(table, inserted={1: "a", 2: "b", 3: "c"}))
+    then = read_delta(table.path).version()
+    commit(table, 2, change(table, updated={1: "A"}, deleted=[2]))
+
+    table.restore(then, replace(note(3), kind="rewind"))
+    commit(table, 4, change(table, updated={3: "C"}))
+
+    before, after = {1: "A", 3: "c"}, {1: "a", 2: "b", 3: "c"}
+    told = [("delete", *row) for row in before.items()]
+    told += [("insert", *row) for row in after.items()]
+    version = read_delta(table.path).version()
+    assert feed(table, version - 1) == sorted(told, key=str)
+    assert feed(table, version) == expected(after, after | {3: "C"})
+
+
 def test_a_batch_that_failed_leaves_no_feed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ HOUR = dt.timedelta(hours=1)
 CLUSTERED = {"clusteringColumns": [["name"]], "domainName": "delta.clustering"}
 FEATURES: dict[str, dict[str, Any]] = {
     "allowColumnDefaults": {},
+    "changeDataFeed": {"properties": {"delta.enableChangeDataFeed": "true"}},
     "clustering": {"domain": ("delta.clustering", CLUSTERED)},
     "inCommitTimestamp": {"properties": {"delta.enableInCommitTimestamps": "true"}},
     "rowTracking": {"properties": {"delta.enableRowTracking": "true"}},
@@ -110,16 +111,16 @@ def lived(folder: Path, *features: str, marks: bool) -> DeltaSinkTable:
 
 
 @pytest.mark.parametrize("marks", [False, True], ids=["files", "vectors"])
-@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("features", [*([each] for each in FEATURES), [*FEATURES]], ids="-".join)
 def test_a_table_with_a_feature_is_written_without_spark(
-    tmp_path: Path, feature: str, *, marks: bool
+    tmp_path: Path, features: list[str], *, marks: bool
 ) -> None:
-    """Merges, upkeep, a rewind and checkpoints leave the rows, and the feature, as they should."""
-    table = lived(tmp_path, feature, marks=marks)
+    """Merges, upkeep, a rewind and checkpoints leave the rows, and features, as they should."""
+    table = lived(tmp_path, *features, marks=marks)
 
     found = read_delta(table.path)
     assert unwritable_features(found) == []
-    assert feature in (found.protocol().writer_features or [])
+    assert {*features} <= {*(found.protocol().writer_features or [])}
     assert any(name.endswith("checkpoint.parquet") for name in table.log().names())
 
 
