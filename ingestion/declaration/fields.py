@@ -171,6 +171,11 @@ class Declaration(Part):
     sort_by: tuple[str, ...] = Field(
         (), description="Columns by which the rows of a file are sorted. Left out: as the table is."
     )
+    cluster_by: tuple[str, ...] = Field(
+        (),
+        description="Columns of whose values upkeep gives each file a range of its own. "
+        "Left out: as the table is.",
+    )
     track: tuple[str, ...] = Field(
         (),
         description="With `mode: scd2`: columns of which one must change to make a new version. "
@@ -305,7 +310,7 @@ class Declaration(Part):
         return {key: value} if isinstance(value, str) else value
 
     @field_validator(
-        *("exclude", "from_key", "keys", "partition_by", "record", "sequence_by"),
+        *("cluster_by", "exclude", "from_key", "keys", "partition_by", "record", "sequence_by"),
         *("sort_by", "topics", "track"),
         mode="before",
     )

@@ -34,6 +34,12 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # Of the text of a VARIANT, an order says nothing.
 _SORTED: Final = (*TYPES[IDENTITY], "FLOAT", "DOUBLE")
+_ARE: Final = {"sort_by": "sorted", "cluster_by": "clustered"}
+# Of which the statistics of a file tell where it begins and ends.
+CLUSTERED_TYPES: Final = (
+    *("TINYINT", "SMALLINT", "INT", "BIGINT", "STRING", "DATE"),
+    *_MOMENTS,
+)
 # Delta keeps them as texts in its log, where some types have none that every reader takes, and
 # computes few things of a column.
 DELTA_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -171,20 +177,27 @@ def _unknown(name: str, known: Collection[str], act: str) -> str:
     return f"{name!r} is not a column of the table; {suggest(name, known, likeness=0.5)}"
 
 
-def sort_violations(columns: Sequence[str], types: Mapping[str, SqlType]) -> Iterator[Violation]:
-    """Yield every column that rows cannot be sorted by.
+def sort_violations(
+    field: str,
+    columns: Sequence[str],
+    types: Mapping[str, SqlType],
+    able: Collection[str] = _SORTED,
+) -> Iterator[Violation]:
+    """Yield every column that rows cannot be sorted, or clustered, by.
 
     Args:
+        field: That names the columns.
         types: The types of all columns of the table, by name.
+        able: Those by which rows are.
     """
     for nth, name in enumerate(columns):
         if name not in types:
-            yield ("sort_by", nth), _unknown(name, types, "sort")
-        elif types[name].word not in _SORTED:
-            what = f"{name} is {types[name]}, by which no rows are sorted"
-            yield ("sort_by", nth), f"{what}; name another column, or `select` one for it"
+            yield (field, nth), _unknown(name, types, field.removesuffix("_by"))
+        elif types[name].word not in able:
+            what = f"{name} is {types[name]}, by which no rows are {_ARE[field]}"
+            yield (field, nth), f"{what}; name another column, or `select` one for it"
         elif name in columns[:nth]:
-            yield ("sort_by", nth), f"{name} is there before; remove it here"
+            yield (field, nth), f"{name} is there before; remove it here"
 
 
 def lookup_of(partitions: Sequence[DeclaredPartition], keys: Sequence[str]) -> str:

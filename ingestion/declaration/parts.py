@@ -233,9 +233,6 @@ class Maintenance(Part):
         True, description="Whether Dagster's schedule `maintain` includes the stream."
     )
     target_file_mb: Count = Field(128, description="Files smaller than this are compacted.")
-    cluster_by: tuple[str, ...] = Field(
-        (), description="Columns by which rows lie close together (Z-order), so that readers skip."
-    )
     keep_tombstones_days: Days | None = Field(
         None,
         description="A delete is removed after this many days; an older record that arrives "

@@ -17,7 +17,7 @@ from pydantic import Field, StringConstraints, create_model, field_validator, mo
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.modes import MODES
 from oncelake.ingestion.declaration.names import SINKS_OF_OTHERS
-from oncelake.ingestion.declaration.partitions import DELTA_TYPES, TYPES
+from oncelake.ingestion.declaration.partitions import CLUSTERED_TYPES, DELTA_TYPES, TYPES
 from oncelake.ingestion.declaration.parts import Allowed, Flag, Part
 from oncelake.ingestion.declaration.sql import identifier, quoted
 from oncelake.ingestion.declaration.types import PLAIN_NAME, SqlType
@@ -191,6 +191,8 @@ class SinkKind:
         partition_types: The types that its tables may be partitioned by, by transform.
         computes_columns: Whether a table has a column for each transform of another.
         sorts_rows: Whether a declaration may sort the rows of its files.
+        clustered_types: The types that its tables may be clustered by.
+        clusters_partitions: Whether a table that is partitioned may be.
         divides: What an alter of its partitions does.
     """
 
@@ -220,6 +222,8 @@ class SinkKind:
     partition_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     computes_columns: bool = False
     sorts_rows: bool = False
+    clustered_types: tuple[str, ...] = ()
+    clusters_partitions: bool = False
     divides: str = "lets new files follow it, and older ones stay"
 
     def statement(self, text: str, column: DeclaredColumn, *, table: str, where: str = "") -> str:
@@ -312,6 +316,7 @@ _OWN: Final[dict[str, SinkKind]] = {
         orders_columns=True,
         partition_types=DELTA_TYPES,
         computes_columns=True,
+        clustered_types=CLUSTERED_TYPES,
         divides="writes all files anew by it, in one commit",
         way_out="oncelake reset {stream} --yes, which moves that table into the archive",
         statements=Statements(
@@ -340,6 +345,8 @@ _OWN: Final[dict[str, SinkKind]] = {
         has_branches=True,
         partition_types=TYPES,
         sorts_rows=True,
+        clustered_types=CLUSTERED_TYPES,
+        clusters_partitions=True,
     ),
     "postgres": SinkKind(
         module="oncelake.ingestion.sinks.postgres.table",

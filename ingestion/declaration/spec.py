@@ -49,7 +49,7 @@ ABOUT_RUNS: Final = frozenset(
         *("schema_from", "overrides", "exclude", "renamed_from"),
         *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
         *("rewind_window_days", "quarantine_rate", "deletion_vectors"),
-        *("partition_by", "sort_by"),
+        *("partition_by", "sort_by", "cluster_by"),
         *("freshness_minutes", "expectations", "verify", "schedule"),
         # A rule that quarantines is a constraint, which each commit keeps.
         *("expect", "guard", "publish"),
@@ -82,7 +82,7 @@ _OF_EVERY_TABLE: Final = (*COORDINATES, "_timestamp", "_epoch", "_seq")
 # Fields in which one name needs no list around it.
 _LISTS_OR_ONE: Final = (
     *("topics", "record", "exclude", "from_key", "keys", "sequence_by", "partition_by"),
-    *("sort_by", "track"),
+    *("sort_by", "cluster_by", "track"),
 )
 
 

@@ -18,7 +18,7 @@ from oncelake.ingestion.declaration.partitions import DeclaredPartition
 from oncelake.ingestion.declaration.sql import quoted
 from oncelake.ingestion.declaration.types import SqlType
 from oncelake.ingestion.delta.commits import metadata_of
-from oncelake.ingestion.delta.features import FEED
+from oncelake.ingestion.delta.features import CLUSTERED, FEED, clustered_by
 from oncelake.ingestion.delta.files import EXACT_DIGITS
 from oncelake.ingestion.delta.partitions import (
     GENERATED,
@@ -43,7 +43,7 @@ _OF_VERSIONS: Final = (
     (6, ("identityColumns",)),
 )
 # Features that readers need not know.
-_OF_WRITERS: Final = tuple(chain.from_iterable(names for _, names in _OF_VERSIONS))
+_OF_WRITERS: Final = (*chain.from_iterable(names for _, names in _OF_VERSIONS), *CLUSTERED)
 # Features that a table must have for columns of a type.
 _OF_TYPES: Final = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
 _TYPE: Final = re.compile(r'"(?:t|keyT|valueT|elementT)ype": ?"(\w+)"')
@@ -55,6 +55,8 @@ _NAMES: Final = {
     "BIGINT": "long",
     "VARCHAR": "string",
 }
+# The columns of which files have statistics.
+_STATISTICS: Final = "delta.dataSkippingStatsColumns"
 # Where Spark notes a type with a VARCHAR in it.
 _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 # Delta's own; commits must outlive the files that they name.
@@ -73,6 +75,7 @@ def first_commit(wanted: TableDefinition, properties: Mapping[str, str]) -> byte
         features=[FEATURE] if wanted.deletion_vectors else [],
         description=wanted.description,
         partition_by=names,
+        cluster_by=wanted.sort_by,
     )
     return "\n".join(map(json.dumps, ({"commitInfo": made}, *actions))).encode()
 
@@ -84,11 +87,13 @@ def making(
     features: Sequence[str] = (),
     description: str | None = None,
     partition_by: Sequence[str] = (),
+    cluster_by: Sequence[str] = (),
 ) -> tuple[dict[str, Any], ...]:
     """Return the actions that make a table of columns as JSON, with features beside theirs."""
     named, of_writers = [*features_of(schema), *features], _computing(schema)
     if FEED in properties:
         of_writers.append("changeDataFeed")
+    of_writers += CLUSTERED if cluster_by else ()
     protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
     if named or of_writers:
         protocol = _protocol(named, [*named, *of_writers, *_OF_VERSIONS[0][1]])
@@ -101,7 +106,8 @@ def making(
         "configuration": properties,
         "createdTime": time.time_ns() // 1_000_000,
     }
-    return {"protocol": protocol}, {"metaData": metadata}
+    clustered = [clustered_by(cluster_by)] if cluster_by else []
+    return {"protocol": protocol}, {"metaData": metadata}, *clustered
 
 
 def _properties_of(wanted: TableDefinition) -> dict[str, str]:
@@ -111,9 +117,10 @@ def _properties_of(wanted: TableDefinition) -> dict[str, str]:
     cost a third of the write.
     """
     types = {column.name: column.type for column in wanted.columns}
-    names = (*(name for name in wanted.keys if _has_statistics(types[name])), "_offset", "_seq")
+    keys = (name for name in wanted.keys if _has_statistics(types[name]))
+    names = dict.fromkeys((*keys, "_offset", "_seq", *wanted.sort_by))
     return {
-        "delta.dataSkippingStatsColumns": ",".join(map(quoted, dict.fromkeys(names))),
+        _STATISTICS: ",".join(map(quoted, names)),
         **retention_properties(wanted.window),
         "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
         **({PROPERTY: "true"} if wanted.deletion_vectors else {}),
@@ -150,8 +157,14 @@ def reshaped(table: DeltaTable, layout: Layout) -> tuple[str, list[dict[str, Any
         names, fields = _divided_by(layout.partitions, layout.columns)
     row["fields"] += fields
     schema = json.dumps(row)
-    needed = with_features(table, *features_of(schema), *_computing(schema))
-    return schema, [*needed, metadata_of(table, schema=schema, partition_by=names)]
+    by, properties = layout.sort_by or (), table.metadata().configuration
+    if (kept := properties.get(_STATISTICS)) is not None:
+        more = (quoted(name) for name in by if {name, quoted(name)}.isdisjoint(kept.split(",")))
+        properties = {_STATISTICS: ",".join((kept, *more))}
+    features = (*features_of(schema), *_computing(schema), *(CLUSTERED if by else ()))
+    described = metadata_of(table, properties, schema=schema, partition_by=names)
+    clustered = [clustered_by(by)] if by else []
+    return schema, [*with_features(table, *features), described, *clustered]
 
 
 def partitions_in(table: DeltaTable) -> list[StoredPartition]:

@@ -25,9 +25,11 @@ _WRITTEN: Final = {
     *("generatedColumns", "changeDataFeed"),
 }
 FEED: Final = "delta.enableChangeDataFeed"
+# Features of a table that is clustered.
+CLUSTERED: Final = ("clustering", "domainMetadata")
 # Those to which delta-rs does not keep; its checkpoints do.
 _BEYOND_DELTA_RS: Final = {
-    *("allowColumnDefaults", "clustering", "domainMetadata", "inCommitTimestamp", "rowTracking"),
+    *("allowColumnDefaults", *CLUSTERED, "inCommitTimestamp", "rowTracking"),
     "vacuumProtocolCheck",
 }
 _DOMAIN: Final = "domainMetadata"
@@ -81,6 +83,11 @@ def clustering_columns(path: Location, table: DeltaTable) -> list[str]:
     columns = _domain(path, table, _CLUSTERING).get(_COLUMNS, [])
     # Of one within a struct, the names on the way to it.
     return [names if isinstance(names, str) else ".".join(names) for names in columns]
+
+
+def clustered_by(columns: Sequence[str]) -> dict[str, Any]:
+    """Return the action by which a table is clustered by columns."""
+    return _domain_action(_CLUSTERING, {_COLUMNS: [[name] for name in columns]})
 
 
 def settings_as_of(then: DeltaTable, now: DeltaTable) -> dict[str, str]:

@@ -37,6 +37,7 @@ _BY_HAND: Final = "or execute them yourself"
 # The fields of changes that concern no column.
 PARTITION_BY: Final = "partition_by"
 SORT_BY: Final = "sort_by"
+CLUSTER_BY: Final = "cluster_by"
 _WORST: Final = ("refused", "epoch", "alter", "evolve", "onward", "nothing")
 
 
@@ -292,7 +293,7 @@ def why_fixed(spec: StreamSpec, table: SinkTable, *names: str) -> str | None:
     if {*names} & {each.column for each in table.partitions()}:
         return "the table is partitioned by it"
     if {*names} & {*table.sort_by()}:
-        return "the table is sorted by it"
+        return "the table is sorted or clustered by it"
     rules = table.rules()
     for rule, sql in {**rules.constraints, **rules.generated}.items():
         with suppress(ValueError):
@@ -307,8 +308,9 @@ def _file_changes(
 ) -> Iterator[SchemaChange]:
     """Yield that the table is laid out otherwise; where nothing is declared, as it is."""
     partitions = [*map(str, spec.partitions)], [*map(str, table.partitions())]
-    sorting = [*spec.sort_by], [*table.sort_by()]
-    for field, (declared, found) in ((PARTITION_BY, partitions), (SORT_BY, sorting)):
+    order, by = (CLUSTER_BY, spec.cluster_by) if spec.cluster_by else (SORT_BY, spec.sort_by)
+    sorting = [*by], [*table.sort_by()]
+    for field, (declared, found) in ((PARTITION_BY, partitions), (order, sorting)):
         # The order of partitions decides nothing but the names of folders.
         if not declared or declared == found or (field == PARTITION_BY and {*declared} == {*found}):
             continue

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, cached_property
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
@@ -30,6 +31,7 @@ from oncelake.ingestion.errors import (
     counted,
     first_line,
 )
+from oncelake.ingestion.sinks.sorting import Extent, Sorting, groups_to_sort
 from oncelake.ingestion.tables.arrow_types import cast_rows, cast_values
 from oncelake.ingestion.tables.commit_log import ROW_COUNTS, Commit, UnknownOutcomeError
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
@@ -356,15 +358,11 @@ class FilesTransaction(Transaction, Generic[File]):
         del file
         return None
 
-    def is_worn(self, file: File, *, is_all: bool = False) -> bool:
-        """Tell whether upkeep writes a file anew for the rows that are marked as gone in it.
-
-        Args:
-            file: The file.
-            is_all: Whether any is too many, as where rows are not marked any more.
-        """
+    def is_worn(self, file: File) -> bool:
+        """Tell whether upkeep writes a file anew for the rows that are marked as gone in it."""
         rows = self.measure(file)[0]
-        most = _MOST_LEFT_MARKED if self.marks and not is_all else 0
+        # Any is too many where rows are not marked any more.
+        most = _MOST_LEFT_MARKED if self.marks else 0
         return rows - self.count(file) > most * rows
 
     def mergeable(self, alike: Collection[File], below: int, target_bytes: int) -> list[File]:
@@ -373,6 +371,11 @@ class FilesTransaction(Transaction, Generic[File]):
         fewest = -(-sum(self.measure(file)[1] for file in small) // target_bytes)
         return small if len(small) > fewest else []
 
+    @property
+    def order(self) -> Sorting | None:
+        """What upkeep sorts the rows of a file by."""
+        return None
+
     @abstractmethod
     def bounds(self, name: str) -> Callable[[File], tuple[Any, Any]] | None:
         """Return what tells the lowest and highest value of a column in a file.
@@ -380,6 +383,13 @@ class FilesTransaction(Transaction, Generic[File]):
         Moments and days are numbers; ``None`` for what is not known, and for a column whose bounds
         are not ordered as its values are.
         """
+
+    def ends(self, name: str) -> Callable[[File], tuple[Any, Any]] | None:
+        """Return what tells, as ``bounds`` does, where a column's values begin and end in a file.
+
+        Of two files, the values of one behind those of the other, no range overlaps the other's.
+        """
+        return self.bounds(name)
 
     @abstractmethod
     def open_writer(self, target_bytes: int = TARGET_BYTES) -> FileWriter[File]:
@@ -474,27 +484,55 @@ class FilesTransaction(Transaction, Generic[File]):
 
         self.again(act)
 
-    def rewrite(self, files: Collection[File], *, target_bytes: int) -> int:
+    def rewrite(self, groups: Sequence[Sequence[File]], target_bytes: int = TARGET_BYTES) -> int:
         """Commit files put together, without the rows that are marked as gone; no row changes.
+
+        Args:
+            groups: Their rows are sorted together where the table has an order: all of one
+                partition then.
+            target_bytes: What a file grows to.
 
         Returns:
             How many files they are then.
         """
         writer = self.open_writer(target_bytes)
-        self.copy(files, writer)
+        for files in groups:
+            self.copy(files, writer, self.order)
         with discarding(writer.discard, *self.refusals):
-            self.commit_moved(writer.files, files)
+            self.commit_moved(writer.files, [*chain.from_iterable(groups)])
         return len(writer.files)
 
-    def copy(self, files: Collection[File], writer: FileWriter[File]) -> None:
+    def copy(
+        self, files: Sequence[File], writer: FileWriter[File], order: Sorting | None = None
+    ) -> None:
         """Write the rows of some files to others, but for those that are marked as gone."""
+        known, rows = len(writer.files), self.living(files)
+        if order is not None:
+            batches = order.sorted_apart((batch for _, batch in rows), self.schema)
+            rows = ((files[0], batch) for batch in batches)
         with discarding(writer.discard):
-            for file, batch in self.living(files):
+            for file, batch in rows:
                 writer.copy(batch, file)
             writer.close()
-            before, after = (sum(map(self.count, some)) for some in (files, writer.files))
+            before, after = (sum(map(self.count, some)) for some in (files, writer.files[known:]))
             if before != after:
                 raise AssertionError(f"{self.where}: of {before} rows {after} were written")
+
+    def to_cluster(
+        self,
+        alike: Iterable[File],
+        columns: Sequence[str],
+        target_bytes: int,
+        *,
+        is_due: Callable[[File], bool],
+    ) -> list[list[File]]:
+        """Return the files of a partition that upkeep sorts together; see ``groups_to_sort``."""
+        ends, extents = [*map(self.ends, columns)], list[Extent[File]]()
+        for file in alike:
+            bounds = [of(file) if of else (None, None) for of in ends]
+            size = self.measure(file)[1]
+            extents.append(Extent.of(file, bounds, size, is_due=is_due(file)))
+        return groups_to_sort(extents, target_bytes)
 
     def living(self, files: Collection[File]) -> Iterator[tuple[File, pa.RecordBatch]]:
         """Yield the rows of some files that are not marked as gone, each with its file."""

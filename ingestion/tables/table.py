@@ -390,17 +390,20 @@ class NamedTable(SinkTable):
     def drop(self) -> None:
         """Remove the table of this stream for good."""
 
-    def maintain(self, window: dt.timedelta, target_bytes: int) -> Mapping[str, int]:
+    def maintain(
+        self, window: dt.timedelta, target_bytes: int, *, is_clustered: bool = False
+    ) -> Mapping[str, int]:
         """Keep the table quick to read, and small; needs the stream's lock.
 
         Args:
             window: How far back it shall be read.
             target_bytes: The size that small files are put together to.
+            is_clustered: Whether the files of a sorted table are to have ranges of their own.
 
         Returns:
             What was done, as counts of files and versions by a word.
         """
-        del window, target_bytes
+        del window, target_bytes, is_clustered
         return {}
 
 

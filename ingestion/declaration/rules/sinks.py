@@ -17,6 +17,8 @@ from oncelake.ingestion.declaration.sinks import BESIDE, SINKS, KafkaSink, Postg
 
 LONGEST_NAME: Final = SINKS["postgres"].longest_name
 LONGEST_TABLE: Final = LONGEST_NAME - len(BESIDE)
+# Delta's own limit.
+_MOST_CLUSTERED: Final = 4
 _LONGEST_VARCHAR: Final = 10_485_760
 _AS_TEXT: Final = "declare it as STRING, and `select` it as text, for example by to_json({0})"
 _AS_JSON: Final = "declare it as VARIANT, of which it keeps the text of the JSON"
@@ -68,7 +70,24 @@ def _layout_violations(
         able = (name for name, each in SINKS.items() if each.sorts_rows)
         yield "sort_by", _unable(spec, "sorts no rows", able)
     elif spec.sort_by:
-        yield from sort_violations(spec.sort_by, types)
+        yield from sort_violations("sort_by", spec.sort_by, types)
+    if spec.cluster_by:
+        yield from _cluster_violations(spec)
+        yield from sort_violations("cluster_by", spec.cluster_by, types, kind.clustered_types)
+
+
+def _cluster_violations(spec: Declaration) -> Iterator[Violation]:
+    kind = spec.sink.kind
+    if not kind.clustered_types:
+        able = (name for name, each in SINKS.items() if each.clustered_types)
+        yield "cluster_by", _unable(spec, "clusters no rows", able)
+    if len(spec.cluster_by) > _MOST_CLUSTERED:
+        yield "cluster_by", f"{len(spec.cluster_by)} columns are too many; write at most 4"
+    if spec.sort_by:
+        yield "cluster_by", "`sort_by` sorts the rows already; remove it, or this"
+    if spec.partition_by and not kind.clusters_partitions:
+        why = f"`sink: {spec.sink.name}` clusters no table with partitions"
+        yield "cluster_by", f"{why}; remove `partition_by`, or this"
 
 
 def _unable(spec: Declaration, what: str, able: Iterator[str]) -> str:

@@ -299,7 +299,6 @@ def column_violations(
         for nth, each in enumerate(spec.expectations)
         for argument, name in columns_asked(each.type, each.arguments)
     ]
-    named += [(("maintenance", "cluster_by"), name) for name in spec.maintenance.cluster_by]
     for at, name in named:
         if name not in columns:
             near = suggest(name, columns, likeness=0.5)

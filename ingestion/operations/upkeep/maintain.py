@@ -113,13 +113,14 @@ def maintain(
         hit(Failpoint.RETIRED)
         target_bytes = spec.maintenance.target_file_mb * _MEGABYTE
         if isinstance(paths.table, NamedTable):
-            for what, count in paths.table.maintain(keep, target_bytes).items():
+            done = paths.table.maintain(keep, target_bytes, is_clustered=bool(spec.cluster_by))
+            for what, count in done.items():
                 tell(f"{spec.name}: {what} {count:,}…")
         tables = []
         for path in (paths.data, paths.quarantine, paths.tombstones, paths.ledger):
             if is_delta(path):
                 tell(f"{spec.name}: {path.name}…")
-                kept = _maintain_table(spec, path, keep, is_data=path == paths.data)
+                kept = _maintain_table(spec, path, keep)
                 removed = forgotten if path == paths.tombstones else 0
                 tables.append(replace(kept, removed_rows=removed))
         return UpkeepReport(
@@ -130,16 +131,10 @@ def maintain(
         )
 
 
-def _maintain_table(
-    spec: StreamSpec, path: Location, keep: dt.timedelta, *, is_data: bool
-) -> TableUpkeep:
+def _maintain_table(spec: StreamSpec, path: Location, keep: dt.timedelta) -> TableUpkeep:
     before = TableSize.of(path)
     try:
-        compact(
-            path,
-            target_bytes=spec.maintenance.target_file_mb * _MEGABYTE,
-            cluster_by=spec.maintenance.cluster_by if is_data else (),
-        )
+        compact(path, target_bytes=spec.maintenance.target_file_mb * _MEGABYTE)
         vacuumed = vacuum(path, window=keep)
     except DeltaError as error:
         if not is_unwritable(error):

@@ -68,7 +68,7 @@ def definition_of(spec: StreamSpec, *, keeps_rows: KeepsRows | None = None) -> T
         window=dt.timedelta(days=spec.rewind_window_days),
         deletion_vectors=spec.deletion_vectors,
         partitions=spec.partitions,
-        sort_by=spec.sort_by,
+        sort_by=spec.cluster_by or spec.sort_by,
         keeps_rows=keeps_rows,
     )
 

@@ -21,6 +21,7 @@ from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.pipeline.schema.types import refuse_bad_constraints
 from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.recovery.schema_diff import (
+    CLUSTER_BY,
     PARTITION_BY,
     SORT_BY,
     SchemaChange,
@@ -108,7 +109,7 @@ def commit_columns(
         found=read,
         renamed=renamed or {},
         partitions=spec.partitions if PARTITION_BY in fields else None,
-        sort_by=spec.sort_by if SORT_BY in fields else None,
+        sort_by=spec.cluster_by or spec.sort_by if fields & {SORT_BY, CLUSTER_BY} else None,
         tell=tell,
         version=version,
     )

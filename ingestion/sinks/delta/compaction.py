@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from itertools import chain
+from typing import Any
 
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.delta.commits import translate_conflicts
@@ -27,9 +28,6 @@ from oncelake.ingestion.sinks.delta.transaction import (
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.table import Layout, Tell
-
-# Clustering rewrites the whole table: not for a share of its bytes that is smaller than this.
-_CLUSTERED_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +63,8 @@ class TableUpkeep:
     removed_rows: int = 0
 
 
-def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()) -> None:
-    """Merge small files, in the order of ``cluster_by`` where that is given.
+def compact(path: Location, *, target_bytes: int) -> None:
+    """Merge small files, and those that overlap in a clustered table.
 
     Raises:
         DamagedTableError: a file that would be copied is not as it was written.
@@ -76,28 +74,17 @@ def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()
     # What only Spark writes, delta-rs refuses below.
     is_ours, by = not unwritable_features(table), table.metadata().partition_columns
     is_only_ours = is_beyond_delta_rs(table)
-    # Of one partition all rows have the same value.
-    cluster_by = [name for name in cluster_by if name not in by]
     if is_only_ours or (is_ours and (by or has_vectors(table))):
-        is_all = bool(cluster_by) and not is_only_ours
-        is_due = _compact_by_partition(
-            path, target_bytes=target_bytes, is_all=is_all, is_only_ours=is_only_ours
-        )
-        if is_only_ours or (by and not (cluster_by and is_due)):
+        _compact_by_partition(path, target_bytes=target_bytes, is_only_ours=is_only_ours)
+        if is_only_ours or by:
             return
         table = open_delta(path)
-    every = data_files(table)
-    small = {name: size for name, size in every.items() if size < target_bytes}
+    small = {name: size for name, size in data_files(table).items() if size < target_bytes}
     if len(small) < 2:
         return
-    share = _CLUSTERED_SHARE * sum(every.values())
-    is_clustered = cluster_by and sum(small.values()) >= share
-    refuse_altered(path, every if is_clustered else small)
+    refuse_altered(path, small)
     with translate_conflicts(path.name):
-        if is_clustered:
-            table.optimize.z_order(cluster_by, target_size=target_bytes)
-        else:
-            table.optimize.compact(target_size=target_bytes)
+        table.optimize.compact(target_size=target_bytes)
     seal_commits(path)
     hit(Failpoint.COMPACTED)
 
@@ -116,27 +103,27 @@ def widen(path: Location, columns: Sequence[DeclaredColumn], tell: Tell) -> None
     DeltaTransaction.upkeep(path).reshape(layout, None)
 
 
-def _compact_by_partition(
-    path: Location, *, target_bytes: int, is_all: bool, is_only_ours: bool
-) -> bool:
+def _compact_by_partition(path: Location, *, target_bytes: int, is_only_ours: bool) -> None:
     """Rewrite files of which many rows are marked as gone, and merge the small ones of a partition.
 
-    Where vectors are not declared any more, or all is to be put in order, every file that has one.
-    Of a table without partitions, delta-rs merges those files of which no row is marked, unless
-    this process alone keeps to its features.
-
-    Returns:
-        Whether any was due.
+    Where vectors are not declared any more, every file that has one. Of a table without partitions,
+    delta-rs merges those files of which no row is marked, unless this process alone keeps to its
+    features. A clustered table has no partitions.
     """
     begun, of = DeltaTransaction.upkeep(path), defaultdict[Any, list[AddedFile]](list)
+
+    def is_due(file: AddedFile) -> bool:
+        return bool(file.vector) and begun.is_worn(file)
+
     for file in begun.files:
         of[tuple(file.partition.values())].append(file)
-    files = list[AddedFile]()
-    for alike in of.values():
-        small = begun.mergeable(alike, target_bytes, target_bytes)
-        worn = [file for file in alike if file.vector and begun.is_worn(file, is_all=is_all)]
-        files += [*worn, *(file for file in small if file not in worn)]
-    is_due = any(is_only_ours or file.vector or file.partition for file in files)
-    if is_due:
-        copy_files(path, files, lambda: begun.rewrite(files, target_bytes=target_bytes))
-    return is_due
+    groups = list[list[AddedFile]]()
+    if by := begun.clustered:
+        groups = begun.to_cluster(begun.files, by, target_bytes, is_due=is_due)
+    else:
+        for alike in of.values():
+            small = begun.mergeable(alike, target_bytes, target_bytes)
+            groups.append([file for file in alike if file in small or is_due(file)])
+    files = [*chain.from_iterable(groups)]
+    if any(is_only_ours or file.vector or file.partition for file in files):
+        copy_files(path, files, lambda: begun.rewrite(groups, target_bytes))

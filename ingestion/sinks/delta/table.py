@@ -26,7 +26,7 @@ from oncelake.ingestion.delta.description import (
     with_features,
 )
 from oncelake.ingestion.delta.durability import seal_commits
-from oncelake.ingestion.delta.features import FEED, unwritable_features
+from oncelake.ingestion.delta.features import FEED, clustering_columns, unwritable_features
 from oncelake.ingestion.delta.files import is_delta, read_delta, scan_rows
 from oncelake.ingestion.delta.integrity import (
     altered_sources,
@@ -133,6 +133,10 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
     def partitions(self) -> tuple[DeclaredPartition, ...]:
         """Return what its columns mean."""
         return tuple(each.of for each in partitions_in(read_delta(self.path)) if each.of)
+
+    def sort_by(self) -> tuple[str, ...]:
+        """Return what it is clustered by."""
+        return (*clustering_columns(self.path, read_delta(self.path)),)
 
     def rules(self) -> Rules:
         """Return constraints, invariants and generated columns, and what only Spark writes."""

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -75,6 +76,7 @@ from oncelake.ingestion.sinks.files import (
     refuse_other_rows,
     wanted_of,
 )
+from oncelake.ingestion.sinks.sorting import SortedColumn, Sorting
 from oncelake.ingestion.storage.checksums import matches_checksum, seal
 from oncelake.ingestion.storage.damage import damaged_table
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
@@ -216,14 +218,22 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
 
     def bounds(self, name: str) -> Callable[[AddedFile], tuple[Any, Any]] | None:
         """Ask the log's statistics."""
+        more = _MILLISECOND if types.is_timestamp(self.schema.field(name).type) else 0
+        return self._ends(name, more)
+
+    def ends(self, name: str) -> Callable[[AddedFile], tuple[Any, Any]] | None:
+        """Ask the log's statistics, where both ends of a moment have no microseconds."""
+        return self._ends(name, 0) if name in self.schema.names else None
+
+    def _ends(self, name: str, more: int) -> Callable[[AddedFile], tuple[Any, Any]] | None:
         type_, ends = self.schema.field(name).type, (f"min.{name}", f"max.{name}")
         if name in self._known.names:
             ends = (f"partition.{name}",) * 2
         if not (is_ordered(type_) and {*ends} <= {*self.added.column_names}):
             return None
         lowest, highest = (as_numbers(self.added[end]).to_pylist() for end in ends)
-        if types.is_timestamp(type_):
-            highest = [None if each is None else each + _MILLISECOND for each in highest]
+        if more:
+            highest = [None if each is None else each + more for each in highest]
         return lambda file: (lowest[file.number], highest[file.number])
 
     def find_in(
@@ -283,11 +293,18 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     @property
     def _with_statistics(self) -> list[str]:
         """The columns of which the table keeps the lowest and highest values."""
-        return [*self._indexed, *self._clustered]
+        return [*self._indexed, *self.clustered]
 
     @cached_property
-    def _clustered(self) -> list[str]:
+    def clustered(self) -> list[str]:
+        """The columns that the table is clustered by; of others' tables, fields of them as well."""
         return clustering_columns(self._path, self._snapshot)
+
+    @property
+    def order(self) -> Sorting | None:
+        """What upkeep sorts the rows of a clustered table by."""
+        names = [*takewhile(self.schema.names.__contains__, self.clustered)]
+        return Sorting([SortedColumn(name=name) for name in names]) if names else None
 
     @property
     def _indexed(self) -> list[str]:
@@ -340,7 +357,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         if _settings_of(before) != _settings_of(self._snapshot):
             raise TableBusyError.meanwhile(self.stream)
         self.close()
-        for name in ("added", "files", "_known", "_clustered"):
+        for name in ("added", "files", "_known", "clustered"):
             self.__dict__.pop(name, None)
 
     def _rewrite(
@@ -423,7 +440,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         if metadata is not None:
             self._fenced = fenced_commit(self._snapshot, self.stream, metadata)
         self._renamed = layout.renamed
-        is_rewritten = layout.partitions is not None
+        is_sorted = layout.sort_by is not None
+        is_rewritten = is_sorted or layout.partitions is not None
         if layout.partitions is not None:
             self._partitions = [*map(stored, layout.partitions)]
         self.schema = self._without_computed(Schema.from_json(schema))
@@ -436,12 +454,22 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             copy_files(
                 self._path,
                 files,
-                lambda: self.commit_moved([*self._rewritten(files, schema, layout.tell)], files),
+                lambda: (
+                    self.rewrite([files])
+                    if is_sorted
+                    else self.commit_moved([*self._rewritten(files, schema, layout.tell)], files)
+                ),
             )
 
     def _refuse_clustered(self, layout: Layout) -> None:
         """Make sure that the columns by which rows are clustered stay, and nothing else divides."""
-        by = self._clustered
+        if layout.sort_by is not None:
+            layout.tell(f"{counted(len(self.files), 'file')} to sort…")
+            self.clustered = [*layout.sort_by]
+            if self._partitions:
+                raise NotImplementedError("it is partitioned, and Delta clusters no such table")
+            return
+        by = self.clustered
         kept = {column.name for column in layout.columns} - {*layout.renamed}
         lost = [name for name in by if name.partition(".")[0] not in kept]
         if lost or (by and layout.partitions):

@@ -82,7 +82,7 @@ from oncelake.ingestion.sinks.iceberg.partitions import (
     naming,
     values_of,
 )
-from oncelake.ingestion.sinks.iceberg.sorting import Sorting
+from oncelake.ingestion.sinks.iceberg.sorting import sorting_of
 from oncelake.ingestion.storage.location import Location
 
 _FIELD_ID: Final = b"PARQUET:field_id"
@@ -250,7 +250,7 @@ class IcebergFileWriter(FileWriter[LiveFile]):
         super().__init__(schema_to_pyarrow(table.schema()), target_bytes)
         self._table, self._partition, self._marks = table, partition, marks
         self._deletes: list[str] = []
-        self._sorting = Sorting.of(table)
+        self._sorting = sorting_of(table)
         # What the last row of the file was compared by, as long as all of them are sorted.
         self._compared: pa.Table | None = None
 
@@ -320,7 +320,7 @@ class IcebergFileWriter(FileWriter[LiveFile]):
             file[_PARTITION] = self._partition.partition
         file.spec_id = table.spec().spec_id
         if self._sorting and self._compared is not None:
-            file[_SORT_ORDER] = self._sorting.order_id
+            file[_SORT_ORDER] = table.sort_order().order_id
         return LiveFile(file)
 
     def _delete(self, paths: Sequence[str]) -> None:

@@ -82,7 +82,8 @@ from oncelake.ingestion.sinks.iceberg.files import (
     StagedSnapshot,
 )
 from oncelake.ingestion.sinks.iceberg.partitions import Partitioning, Values, values_of
-from oncelake.ingestion.sinks.iceberg.sorting import Sorting
+from oncelake.ingestion.sinks.iceberg.sorting import sorting_of
+from oncelake.ingestion.sinks.sorting import Sorting
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import (
@@ -426,14 +427,20 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         """Translate that a file is missing, or is not what it should be."""
         return self._entry.translated()
 
-    def maintain(self, window: dt.timedelta, target_bytes: int = TARGET_BYTES) -> dict[str, int]:
+    def maintain(
+        self,
+        window: dt.timedelta,
+        target_bytes: int = TARGET_BYTES,
+        *,
+        is_clustered: bool = False,
+    ) -> dict[str, int]:
         """Put small files together, expire old snapshots, delete files that nothing leads to.
 
         Our newest commit stays, whatever its age, and everything since; what is younger than a day
         is no orphan. Needs the lock: a commit that runs on the while may bring back a file that is
         deleted here.
         """
-        compacted, written = self._compact(target_bytes)
+        compacted, written = self._compact(target_bytes, is_clustered=is_clustered)
         now = time.time()
         expired = self._expire(now - window.total_seconds())
         deleted = self._delete_orphans(now - max(window, _ORPHAN_AGE).total_seconds())
@@ -445,7 +452,7 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         if table is not None and _branch_of(table, branch, self._entry):
             self._entry.commit(table, [RemoveSnapshotRefUpdate(ref_name=branch)])
 
-    def _compact(self, target_bytes: int) -> tuple[int, int]:
+    def _compact(self, target_bytes: int, *, is_clustered: bool) -> tuple[int, int]:
         last = self.log().last_seq(self.stream)
         begun = self.begin(0 if last is None else last + 1)
         with begun.translated():
@@ -453,10 +460,13 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
             for file in begun.files:
                 by_partition[_place_of(file)].append(file)
             # One partition after the other: few files are open at a time.
-            chosen = [
-                file for files in by_partition.values() for file in begun.worn(files, target_bytes)
+            groups = [
+                group
+                for alike in by_partition.values()
+                for group in begun.groups(alike, target_bytes, is_clustered=is_clustered)
             ]
-            return len(chosen), begun.rewrite(chosen, target_bytes=target_bytes) if chosen else 0
+            chosen = sum(map(len, groups))
+            return chosen, begun.rewrite(groups, target_bytes) if chosen else 0
 
     def written_files(self) -> frozenset[str]:
         """Return the files in the table's folder that this program has written."""
@@ -770,6 +780,11 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         """Tell whether rows may be marked as gone."""
         return _is_marking(self._table)
 
+    @property
+    def order(self) -> Sorting | None:
+        """What the rows of a file are sorted by."""
+        return sorting_of(self._table)
+
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns, without their field ids."""
@@ -808,25 +823,28 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
             return None
         return partial(files.bounds_of, field=field)
 
-    def worn(self, alike: Sequence[LiveFile], target_bytes: int) -> list[LiveFile]:
-        """Return which files of a partition are small, unsorted, or have too many marked rows."""
-        order = Sorting.of(self._table)
-        unsorted = [file for file in alike if order and file.data.sort_order_id != order.order_id]
-        due = {*self.mergeable(alike, target_bytes * 3 // 4, target_bytes), *unsorted}
-        return [file for file in alike if file in due or (file.deletes and self.is_worn(file))]
+    def groups(
+        self, alike: Sequence[LiveFile], target_bytes: int, *, is_clustered: bool
+    ) -> list[list[LiveFile]]:
+        """Return which files of a partition are written anew, those together that are sorted so.
 
-    def living(self, files: Collection[LiveFile]) -> Iterator[tuple[LiveFile, pa.RecordBatch]]:
-        """Sort the rows of files of a partition that follow one another, some at a time."""
-        if (order := Sorting.of(self._table)) is None:
-            yield from super().living(files)
-            return
-        living, read = super().living, accumulate(self.measure(file)[1] for file in files)
-        together = zip(files, (size // _MOST_SORTED for size in read), strict=True)
-        for _, some in groupby(together, lambda each: (_place_of(each[0]), each[1])):
-            alike = [file for file, _ in some]
-            rows = (batch for _, batch in living(alike))
-            for batch in order.sorted_apart(rows, self.schema):
-                yield alike[0], batch
+        These are small, unsorted, have too many marked rows, or overlap others.
+        """
+        by = self._table.sort_order()
+        order_id = by.order_id if self.order else None
+
+        def is_due(file: LiveFile) -> bool:
+            is_sorted = order_id in (None, file.data.sort_order_id)
+            return not is_sorted or bool(file.deletes and self.is_worn(file))
+
+        if order_id is not None and is_clustered:
+            columns = sorting.declared(self._table.schema(), by)
+            return self.to_cluster(alike, columns, target_bytes, is_due=is_due)
+        small = self.mergeable(alike, target_bytes * 3 // 4, target_bytes)
+        chosen = [file for file in alike if file in small or is_due(file)]
+        read = accumulate(self.measure(file)[1] for file in chosen)
+        together = zip(chosen, (size // _MOST_SORTED for size in read), strict=True)
+        return [[file for file, _ in some] for _, some in groupby(together, lambda each: each[1])]
 
     def open_writer(self, target_bytes: int = TARGET_BYTES) -> IcebergFileWriter:
         """Write into the table's folder, or into those of its partitions."""

@@ -357,9 +357,11 @@ class PostgresTable(NamedTable, ErasableTable):
         hit(Failpoint.VACUUMED)
         return 0
 
-    def maintain(self, window: dt.timedelta, target_bytes: int) -> Mapping[str, int]:
+    def maintain(
+        self, window: dt.timedelta, target_bytes: int, *, is_clustered: bool = False
+    ) -> Mapping[str, int]:
         """Delete the notes that are older than the window, though never the newest."""
-        del target_bytes
+        del target_bytes, is_clustered
         place = self._place
         with place.session() as connection:
             state = place.look(connection)
