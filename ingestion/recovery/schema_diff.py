@@ -293,7 +293,7 @@ def why_fixed(spec: StreamSpec, table: SinkTable, *names: str) -> str | None:
     if {*names} & {each.column for each in table.partitions()}:
         return "the table is partitioned by it"
     if {*names} & {*table.sort_by()}:
-        return "the table is sorted or clustered by it"
+        return "the table is sorted by it"
     rules = table.rules()
     for rule, sql in {**rules.constraints, **rules.generated}.items():
         with suppress(ValueError):

@@ -115,13 +115,13 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
         pytest.param({"schedule": "hourly"}, "pattern", id="schedule"),
         pytest.param({"owners": ["bob"]}, "pattern", id="owner"),
         pytest.param(
-            {"maintenance": {"cluster_by": ["totl"]}},
-            "maintenance.cluster_by: 'totl' is not a column of the table; did you mean `total`",
+            {"cluster_by": ["totl"]},
+            "cluster_by.0: 'totl' is not a column of the table; did you mean `total`",
             id="unknown cluster column",
         ),
         pytest.param(
-            {**GROUPS, "maintenance": {"cluster_by": ["total"]}},
-            "maintenance.cluster_by: 'total' is not a column of the table",
+            {**GROUPS, "cluster_by": ["total"]},
+            "cluster_by.0: 'total' is not a column of the table",
             id="cluster by a column that is folded away",
         ),
         pytest.param({**GROUPS, **DAYS}, "backfill_from: a day cannot be replayed", id="groups"),
@@ -262,9 +262,28 @@ def test_a_table_is_clustered_by_the_columns_that_it_has() -> None:
     """A group has its aggregates, and any table what Kafka says of a record."""
     columns = ("records", "_timestamp")
 
-    found = spec(**GROUPS, maintenance={"cluster_by": columns})
+    found = spec(**GROUPS, cluster_by=columns)
 
-    assert found.maintenance.cluster_by == columns
+    assert found.cluster_by == columns
+    assert spec(cluster_by="id").cluster_by == ("id",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"cluster_by": ["id", "id"]}, "cluster_by.1: id is there before; remove it here"),
+        ({"cluster_by": ["_topic", "_partition", "_offset", "_seq", "id"]}, "write at most 4"),
+        ({"cluster_by": "id", "partition_by": "id"}, "clusters no table with partitions; remove"),
+        ({"cluster_by": "id", "sort_by": "id", "sink": "iceberg"}, "cluster_by: `sort_by` sorts"),
+        ({"cluster_by": "id", "sink": "postgres"}, "clusters no rows; remove it, or write `sink: "),
+    ],
+)
+def test_a_table_that_cannot_be_clustered_so_is_refused(
+    fields: dict[str, Any], problem: str
+) -> None:
+    """By the field, and what to write instead."""
+    with pytest.raises(ValidationError, match=re.escape(problem)):
+        spec(**fields)
 
 
 def test_all_contradictions_are_found_at_once() -> None:

@@ -257,17 +257,6 @@ def test_a_flipped_bit_is_not_copied(world: World) -> None:
     assert sorted(DeltaTable(world.paths.data.path).file_uris()) == files
 
 
-def test_rows_are_clustered_where_that_is_declared(ingested: World, world: World) -> None:
-    """One file, the same rows, in the order of the column."""
-    world.declare(maintenance={"cluster_by": ["name"]})
-
-    tidied(world)
-
-    names = DeltaTable(world.paths.data.path).to_pyarrow_table(columns=["name"])["name"].to_pylist()
-    assert names == sorted(names)
-    assert world.rows() == ingested.rows()
-
-
 def test_maintenance_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what it saved, and goes on over streams that cannot be maintained."""
     world.set_environment(monkeypatch)

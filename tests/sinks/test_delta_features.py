@@ -190,15 +190,15 @@ def test_what_a_table_is_clustered_by_is_neither_renamed_nor_partitioned(tmp_pat
         assert "CLUSTER BY NONE" in refused.value.remedy
 
 
-def test_upkeep_by_columns_merges_what_delta_rs_refuses(tmp_path: Path) -> None:
-    """In no order; nothing is left over that would be due again."""
+def test_upkeep_merges_what_delta_rs_refuses(tmp_path: Path) -> None:
+    """Nothing is left over that would be due again."""
     table = table_with(tmp_path, "rowTracking", marks=True)
     for seq in range(1, 5):
         commit(table, seq, change(table, inserted=dict.fromkeys(range(seq * 9, seq * 9 + 5), "a")))
     before, version = names(table), read_delta(table.path).version()
 
     for _ in range(2):
-        compact(table.path, target_bytes=1 << 20, cluster_by=["name"])
+        compact(table.path, target_bytes=1 << 20)
 
     assert names(table) == before
     assert read_delta(table.path).version() == version + 1

@@ -45,9 +45,7 @@ def are_apart(files: Sequence[Rows]) -> bool:
 
 
 VALUES = st.tuples(st.integers(0, 5), st.integers(0, 1000))
-FILES = st.lists(
-    st.lists(VALUES, min_size=1, max_size=TARGET).map(tuple), min_size=1, max_size=12
-)
+FILES = st.lists(st.lists(VALUES, min_size=1, max_size=TARGET).map(tuple), min_size=1, max_size=12)
 
 
 @given(FILES)

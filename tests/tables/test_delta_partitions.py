@@ -327,23 +327,6 @@ def test_an_erase_leaves_no_value_of_a_partition(world: World, vectors: bool) ->
         assert "alice" not in content, file
 
 
-@pytest.mark.parametrize("by", [["region"], ["region", "at"]])
-def test_upkeep_clusters_the_partitions_that_have_new_files(world: World, by: list[str]) -> None:
-    """A column of the partitions orders nothing within one, and what is in order stays."""
-    world.declare(schema=COLUMNS, partition_by=["region"], maintenance={"cluster_by": by})
-    for nth in range(3):
-        world.send(*({"id": 9 * nth + n, "at": n, "region": "ab"[n % 2]} for n in range(9)))
-        world.run()
-
-    versions = list[int]()
-    for _ in range(3):
-        maintain(world.spec, world.settings, run_id="m", window=dt.timedelta(days=7))
-        versions.append(DeltaTable(str(world.paths.data)).version())
-
-    assert versions[0] == versions[2]
-    assert find_problems(world) == ()
-
-
 @pytest.mark.parametrize("engine", twins("spark"))
 def test_spark_takes_no_name_of_a_folder_for_null(world: World, engine: str) -> None:
     """What it would say nothing of; deletes say nothing of their row."""
