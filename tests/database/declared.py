@@ -214,6 +214,8 @@ class Setup:
             fields["partition_by"] = ["state", "day(_timestamp)"]
         if declared.sink in ("vectors", "divided", "partitions"):
             fields["deletion_vectors"] = True
+        if declared.sink == "vectors":
+            fields["cluster_by"] = ["state", "_timestamp"]
         if declared.sink == "partitions":
             fields["partition_by"] = ["state", "bucket(2, id)"]
             fields["sort_by"] = ["_timestamp", "state"]

@@ -417,6 +417,7 @@ COURSE: Final = (
         needs={"sink.iceberg": {}},
         page="sinks.md",
     ),
+    Feature(name="cluster_by", fields={"cluster_by": ["_offset"]}, page="sinks.md"),
     Feature(name="what changes no row", fields=silent(), page=STREAMS),
     Feature(name="backfill_from", fields={"backfill_from": "2024-01-01"}, page="dagster.md"),
     Feature(

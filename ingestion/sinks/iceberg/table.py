@@ -185,6 +185,7 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         properties = {
             **_PROPERTIES,
             **_modes(is_marking=wanted.deletion_vectors),
+            **sorting.with_whole_bounds(wanted.sort_by),
             "comment": wanted.description,
         }
         with entry.session() as catalog:
@@ -892,6 +893,8 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         if layout.sort_by is not None:
             order = sorting.specified(schema, layout.sort_by)
             self._layout += sorting.sorted_by(order, self._table.metadata)
+            whole = sorting.with_whole_bounds(layout.sort_by)
+            self._layout += (SetPropertiesUpdate(updates=whole),)
         with self.translated():
             self.commit_files(
                 metadata, counts=counts_of(None), added=(), removed=(), schema_id=schema_id
