@@ -31,9 +31,9 @@ from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, Identity
 from oncelake.ingestion.tables.table import Change, Layout, SealedTable, SinkTable, TableDefinition
 
-_MILLION = 1_000_000
-_COLUMNS = "id BIGINT NOT NULL, name STRING, status STRING, total FLOAT, at TIMESTAMP"
-_LOOKED_UP = ("id", "at", "_topic", "_partition", "_offset", "_epoch")
+MILLION = 1_000_000
+COLUMNS = "id BIGINT NOT NULL, name STRING, status STRING, total FLOAT, at TIMESTAMP"
+LOOKED_UP = ("id", "at", "_topic", "_partition", "_offset", "_epoch")
 
 
 def rows_of(ids: np.ndarray, seq: int, schema: pa.Schema) -> pa.Table:
@@ -59,7 +59,7 @@ def note_of(seq: int) -> CommitMetadata:
     """Return what a commit says of itself."""
     identity = Identity(cluster_id="c", topic_ids={}, keys=("id",), order=("at",))
     return CommitMetadata(
-        kind="ingest", seq=seq, run_id="bench", epoch=1, identity=identity, columns=_COLUMNS,
+        kind="ingest", seq=seq, run_id="bench", epoch=1, identity=identity, columns=COLUMNS,
         next=Offsets(),
     )  # fmt: skip
 
@@ -77,14 +77,14 @@ def measure(
     table: SinkTable = DeltaSinkTable("bench", Location.of(folder / "bench"), has_feed=has_feed)
     if is_iceberg:
         table = open_table("bench", IcebergSink(), Settings(), Location.of(folder))
-    columns = (*parse_columns(_COLUMNS), *system_columns())
+    columns = (*parse_columns(COLUMNS), *system_columns())
     table.create(TableDefinition(columns=columns, keys=("id",), deletion_vectors=vectors))
     table.commit_note(note_of(0))
     with closing(table.begin(1)) as transaction:
         schema = cast("FilesTransaction[object]", transaction).schema
     nothing, dice = schema.empty_table(), np.random.default_rng(1)
     for seq in range(1, millions + 1):
-        ids = np.arange((seq - 1) * _MILLION, seq * _MILLION)
+        ids = np.arange((seq - 1) * MILLION, seq * MILLION)
         new = Change(
             inserted=rows_of(ids, seq, schema), updated=nothing, deleted=nothing.select(["id"])
         )
@@ -92,14 +92,12 @@ def measure(
             transaction.commit(new, note_of(seq))
     seal(table)
     for seq in range(millions + 1, millions + 6):
-        there = np.sort(dice.choice(millions * _MILLION, 9_000, replace=False))
-        added = np.arange(1_000) + (millions + seq) * _MILLION
+        there = np.sort(dice.choice(millions * MILLION, 9_000, replace=False))
+        added = np.arange(1_000) + (millions + seq) * MILLION
         updated, inserted = rows_of(there, seq, schema), rows_of(added, seq, schema)
         wall, cpu = time.monotonic(), sum(os.times()[:2])
         with closing(table.begin(seq)) as transaction:
-            found = transaction.rows_of(
-                pa.table({"id": np.concatenate([there, added])}), _LOOKED_UP
-            )
+            found = transaction.rows_of(pa.table({"id": np.concatenate([there, added])}), LOOKED_UP)
             looked = time.monotonic() - wall
             change = Change(inserted=inserted, updated=updated, deleted=nothing.select(["id"]))
             transaction.commit(change, note_of(seq))
