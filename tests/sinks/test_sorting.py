@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -124,6 +125,18 @@ def test_files_of_one_value_are_told_apart_by_the_next_column() -> None:
 
     assert written == 3 * TARGET
     assert are_apart(files)
+
+
+def test_a_file_that_begins_within_a_value_lies_behind_those_of_that_value() -> None:
+    """Of the lowest value of its first column, it has what is left."""
+    dice = random.Random(1)
+    rows = [(dice.randrange(3), at) for at in range(10 * TARGET)]
+    dice.shuffle(rows)
+
+    files, written = upkeep([tuple(rows[at : at + TARGET]) for at in range(0, len(rows), TARGET)])
+
+    assert written == len(rows)
+    assert upkeep(files) == (files, 0)
 
 
 def test_small_files_that_follow_one_another_are_merged() -> None:

@@ -82,7 +82,7 @@ def _cluster_violations(spec: Declaration) -> Iterator[Violation]:
         able = (name for name, each in SINKS.items() if each.clustered_types)
         yield "cluster_by", _unable(spec, "clusters no rows", able)
     if len(spec.cluster_by) > _MOST_CLUSTERED:
-        yield "cluster_by", f"{len(spec.cluster_by)} columns are too many; write at most 4"
+        yield "cluster_by", "more columns than Delta clusters by; write at most 4"
     if spec.sort_by:
         yield "cluster_by", "`sort_by` sorts the rows already; remove it, or this"
     if spec.partition_by and not kind.clusters_partitions:
