@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
 from oncelake.ingestion.declaration.sinks import IcebergSink
+from oncelake.ingestion.delta.features import FEED
 from oncelake.ingestion.kafka.offsets import Offsets
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
@@ -74,7 +75,8 @@ def measure(
     folder: Path, millions: int, *, vectors: bool, has_feed: bool, is_iceberg: bool
 ) -> None:
     """Fill a table, change it five times, and print what each time took."""
-    table: SinkTable = DeltaSinkTable("bench", Location.of(folder / "bench"), has_feed=has_feed)
+    feed = {FEED: "true"} if has_feed else {}
+    table: SinkTable = DeltaSinkTable("bench", Location.of(folder / "bench"), feed)
     if is_iceberg:
         table = open_table("bench", IcebergSink(), Settings(), Location.of(folder))
     columns = (*parse_columns(COLUMNS), *system_columns())

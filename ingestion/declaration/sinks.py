@@ -7,6 +7,7 @@ package adds one by an entry point of the group ``oncelake.sinks``: its name, an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -47,6 +48,26 @@ CatalogName = Annotated[
 ]
 
 
+PropertyText = Annotated[str, Field(strict=True), Allowed("write a text in quotes, such as '20'")]
+# Delta's properties that a declaration may set, and what each may be: see docs/sinks.md.
+PROPERTIES: Final[Mapping[str, str]] = {
+    "delta.autoOptimize.autoCompact": "true|false|auto",
+    "delta.autoOptimize.optimizeWrite": "true|false",
+    "delta.checkpointInterval": "[1-9][0-9]{0,3}",
+    "delta.isolationLevel": "Serializable|WriteSerializable",
+    "delta.targetFileSize": "[1-9][0-9]*(b|kb|mb|gb)?",
+    "delta.tuneFileSizesForRewrites": "true|false",
+}
+_RESERVED: Final = re.compile("(delta|oncelake)[.]", re.IGNORECASE)
+_OF_DELTA: Final = f"of Delta's own, a declaration sets {', '.join(PROPERTIES)}; remove it"
+_INSTEAD: Final = {
+    "delta.enableChangeDataFeed": "write `change_data_feed: true`",
+    "delta.enableDeletionVectors": "write `deletion_vectors: true`, beside `sink`",
+    "delta.deletedFileRetentionDuration": "`rewind_window_days` sets it",
+    "delta.logRetentionDuration": "`rewind_window_days` sets it",
+}
+
+
 class SinkPart(Part):
     """The declared options of a sink."""
 
@@ -73,6 +94,21 @@ class DeltaSink(SinkPart):
         description="Whether the table tells its readers which rows each batch has inserted, "
         "updated and deleted: Delta's change data feed. It is never turned off again from here.",
     )
+    properties: Mapping[str, PropertyText] = Field(
+        {},
+        description="Properties of the table: any of your own, and those of Delta's that change "
+        "nothing which Oncelake relies on.",
+    )
+
+    @field_validator("properties")
+    @classmethod
+    def _are_allowed(cls, properties: Mapping[str, str]) -> Mapping[str, str]:
+        for name, value in properties.items():
+            allowed = PROPERTIES.get(name, "" if _RESERVED.match(name) else ".*")
+            if not re.fullmatch(allowed, value):
+                known = f"write a value like {allowed}" if allowed else _OF_DELTA
+                raise ValueError(f"{name} cannot be {value!r}: {_INSTEAD.get(name, known)}")
+        return properties
 
 
 class IcebergSink(SinkPart):

@@ -57,6 +57,11 @@ _NAMES: Final = {
 }
 # The columns of which files have statistics.
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
+_INDEXED: Final = "delta.dataSkippingNumIndexedCols"
+_COLUMNS_INDEXED: Final = "32"
+_TICKED: Final = re.compile(r"`((?:[^`]|``)+)`")
+# Between commas.
+_COLUMN: Final = re.compile(r"(?:`(?:[^`]|``)+`|[^,`])+")
 # Where Spark notes a type with a VARCHAR in it.
 _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 # Delta's own; commits must outlive the files that they name.
@@ -127,6 +132,27 @@ def _properties_of(wanted: TableDefinition) -> dict[str, str]:
     }
 
 
+def indexed_columns(properties: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """Return the columns of which files have statistics: the first ones, or those that are named.
+
+    Args:
+        properties: The table's.
+        names: Of all its columns.
+    """
+    found = ((each, _TICKED.fullmatch(each)) for each in _said(properties, names))
+    # Of a field in a struct, the names on the way to it.
+    return [
+        ticked[1].replace("``", "`") if ticked else each.replace("`", "") for each, ticked in found
+    ]
+
+
+def _said(properties: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    if (text := properties.get(_STATISTICS)) is not None:
+        return [each.strip() for each in _COLUMN.findall(text)]
+    count = int(properties.get(_INDEXED, _COLUMNS_INDEXED))
+    return [*map(quoted, names[: count if count >= 0 else None])]
+
+
 def row_json(columns: Sequence[DeclaredColumn]) -> dict[str, Any]:
     """Return columns as Delta keeps them: a NOT NULL of the columns themselves, and none deeper."""
     as_struct = SqlType(word="STRUCT", parts={column.name: column.type for column in columns})
@@ -158,9 +184,13 @@ def reshaped(table: DeltaTable, layout: Layout) -> tuple[str, list[dict[str, Any
     row["fields"] += fields
     schema = json.dumps(row)
     by, properties = layout.sort_by or (), table.metadata().configuration
-    if (kept := properties.get(_STATISTICS)) is not None:
-        more = (quoted(name) for name in by if {name, quoted(name)}.isdisjoint(kept.split(",")))
-        properties = {_STATISTICS: ",".join((kept, *more))}
+    to_be = [column.name for column in layout.columns]
+    if _STATISTICS in properties or not {*by} <= {*indexed_columns(properties, to_be)}:
+        # Spark takes no name that is no column's, and none twice.
+        said = dict(zip(indexed_columns(properties, to_be), _said(properties, to_be), strict=True))
+        kept = {name: text for name, text in said.items() if name.partition(".")[0] in to_be}
+        more = {name: quoted(name) for name in by}
+        properties = {_STATISTICS: ",".join({**kept, **more}.values())}
     features = (*features_of(schema), *_computing(schema), *(CLUSTERED if by else ()))
     described = metadata_of(table, properties, schema=schema, partition_by=names)
     clustered = [clustered_by(by)] if by else []

@@ -57,11 +57,13 @@ _DIGITS: Final = (
 _TO_PYTHONS: Final = bytes.maketrans(_DIGITS[0] + b";_`|~", _DIGITS[1] + b"     ")
 _FROM_PYTHONS: Final = bytes.maketrans(*reversed(_DIGITS))
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
+# Who has clustered a file.
+PROVIDER: Final = "clusteringProvider"
 # The fields of an ``add`` that a later one repeats.
 ROW_IDS: Final = ("baseRowId", "defaultRowCommitVersion")
 _KEPT: Final = (
     *("path", "partitionValues", "size", "modificationTime", "stats", "tags", *ROW_IDS),
-    *("clusteringProvider", "deletionVector"),
+    *(PROVIDER, "deletionVector"),
 )
 
 

@@ -293,7 +293,7 @@ def why_fixed(spec: StreamSpec, table: SinkTable, *names: str) -> str | None:
     if {*names} & {each.column for each in table.partitions()}:
         return "the table is partitioned by it"
     if {*names} & {*table.sort_by()}:
-        return "the table is sorted by it"
+        return f"the table is {'sorted' if spec.sink.kind.sorts_rows else 'clustered'} by it"
     rules = table.rules()
     for rule, sql in {**rules.constraints, **rules.generated}.items():
         with suppress(ValueError):
@@ -319,10 +319,15 @@ def _file_changes(
         write_it = f"write `{field}: [{', '.join(found)}]`"
         ways = [write_it if found and field == PARTITION_BY else "remove it"]
         ways[0] += ", as the table has it"
-        if is_ours:
-            ways.insert(0, f"{_alter(spec)} {spec.sink.kind.divides}")
+        kind, why = spec.sink.kind, table.rules().fixed_by
+        if field == CLUSTER_BY and table.partitions() and not kind.clusters_partitions:
+            why = f"`sink: {spec.sink.name}` clusters no table with partitions"
+        is_able = is_ours and not why
+        if is_able:
+            ways.insert(0, f"{_alter(spec)} {kind.divides}")
+        what += f"; {why}" if why else ""
         remedy = "; or ".join([*ways, instead])
-        effect: Effect = "alter" if is_ours else "refused"
+        effect: Effect = "alter" if is_able else "refused"
         yield SchemaChange(field=field, what=what, effect=effect, remedy=remedy)
 
 

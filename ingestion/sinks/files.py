@@ -365,6 +365,10 @@ class FilesTransaction(Transaction, Generic[File]):
         most = _MOST_LEFT_MARKED if self.marks else 0
         return rows - self.count(file) > most * rows
 
+    @abstractmethod
+    def is_due(self, file: File) -> bool:
+        """Tell whether upkeep writes a file anew, whatever its size."""
+
     def mergeable(self, alike: Collection[File], below: int, target_bytes: int) -> list[File]:
         """Return the files of a partition that are smaller than a size, if fewer can hold them."""
         small = [file for file in alike if self.measure(file)[1] < below]
@@ -385,9 +389,9 @@ class FilesTransaction(Transaction, Generic[File]):
         """
 
     def ends(self, name: str) -> Callable[[File], tuple[Any, Any]] | None:
-        """Return what tells, as ``bounds`` does, where a column's values begin and end in a file.
+        """Return what tells the ends of a column's range in a file, which upkeep compares.
 
-        Of two files, the values of one behind those of the other, no range overlaps the other's.
+        Unlike ``bounds`` it may leave out a value, but never makes ranges that touch overlap.
         """
         return self.bounds(name)
 
@@ -484,20 +488,25 @@ class FilesTransaction(Transaction, Generic[File]):
 
         self.again(act)
 
-    def rewrite(self, groups: Sequence[Sequence[File]], target_bytes: int = TARGET_BYTES) -> int:
+    def rewrite(
+        self,
+        groups: Sequence[Sequence[File]],
+        target_bytes: int = TARGET_BYTES,
+        order: Sorting | None = None,
+    ) -> int:
         """Commit files put together, without the rows that are marked as gone; no row changes.
 
         Args:
-            groups: Their rows are sorted together where the table has an order: all of one
-                partition then.
+            groups: All files of one are of one partition, where there is an order.
             target_bytes: What a file grows to.
+            order: By which the rows of each group are sorted.
 
         Returns:
             How many files they are then.
         """
         writer = self.open_writer(target_bytes)
         for files in groups:
-            self.copy(files, writer, self.order)
+            self.copy(files, writer, order)
         with discarding(writer.discard, *self.refusals):
             self.commit_moved(writer.files, [*chain.from_iterable(groups)])
         return len(writer.files)
@@ -519,19 +528,14 @@ class FilesTransaction(Transaction, Generic[File]):
                 raise AssertionError(f"{self.where}: of {before} rows {after} were written")
 
     def to_cluster(
-        self,
-        alike: Iterable[File],
-        columns: Sequence[str],
-        target_bytes: int,
-        *,
-        is_due: Callable[[File], bool],
+        self, alike: Iterable[File], columns: Sequence[str], target_bytes: int
     ) -> list[list[File]]:
         """Return the files of a partition that upkeep sorts together; see ``groups_to_sort``."""
         ends, extents = [*map(self.ends, columns)], list[Extent[File]]()
         for file in alike:
             bounds = [of(file) if of else (None, None) for of in ends]
             size = self.measure(file)[1]
-            extents.append(Extent.of(file, bounds, size, is_due=is_due(file)))
+            extents.append(Extent.of(file, bounds, size, is_due=self.is_due(file)))
         return groups_to_sort(extents, target_bytes)
 
     def living(self, files: Collection[File]) -> Iterator[tuple[File, pa.RecordBatch]]:

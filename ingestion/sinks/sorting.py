@@ -26,6 +26,7 @@ Values = tuple[tuple[Any, ...], ...]
 _ROWS_AT_ONCE: Final = 1 << 17
 # What upkeep sorts in memory; the rest is in a folder meanwhile.
 _MEMORY: Final = "1GB"
+_THREADS: Final = 4
 _ALL_BUT_SIGN: Final = np.int64((1 << 63) - 1)
 # Files whose ranges lie apart are written anew for others with at least this share of their bytes.
 _WORTHWHILE: Final = 0.25
@@ -77,7 +78,11 @@ class Sorting:
         by = ", ".join(f"{name} {direction[:-6]}" for name, direction in self._by)
         names = ", ".join(map(identifier, schema.names))
         with TemporaryDirectory() as folder:
-            spill = {"memory_limit": _MEMORY, "temp_directory": folder}
+            spill: dict[str, Any] = {
+                "memory_limit": _MEMORY,
+                "temp_directory": folder,
+                "threads": _THREADS,
+            }
             with duckdb.connect(config={**OFFLINE, **spill}) as tables:
                 tables.execute("SET TimeZone = 'UTC'")
                 tables.register("more", self._with_keys(schema.empty_table()))
@@ -145,8 +150,8 @@ class Extent(Generic[File]):
 def groups_to_sort(extents: Iterable[Extent[File]], target_bytes: int) -> list[list[File]]:
     """Return the files whose rows are to be sorted together, so that few ranges overlap then.
 
-    Ranges that lie apart stay, the largest files first, unless others that overlap them are worth
-    it: so a row is seldom written anew, whether new rows come at one end or all over the table.
+    Ranges that lie apart stay, unless others that overlap them are worth it: so a row is seldom
+    written anew, whether new rows come at one end or all over the table.
 
     Args:
         extents: All files of a partition.
@@ -168,9 +173,12 @@ def groups_to_sort(extents: Iterable[Extent[File]], target_bytes: int) -> list[l
     islands = groupby(sorted(chosen, key=_by_range), lambda each: bisect_left(stay, each.low))
     groups = [list(island) for _, island in islands]
     groups = [island for island in groups if len(island) > 1 or island[0].is_due]
-    rest = [each for at in ranked[best:] if _is_small(each := loose[at], target_bytes)]
-    groups += [rest] if _is_mergeable(rest, target_bytes) else []
-    return [[each.file for each in group] for group in groups]
+    rest = [loose[at] for at in ranked[best:]]
+    small = [each for each in rest if _is_small(each, target_bytes)]
+    small = small if _is_mergeable(small, target_bytes) else []
+    alone = (e for e in rest if e.is_due and not (small and _is_small(e, target_bytes)))
+    groups += [small, *([each] for each in alone)]
+    return [[each.file for each in group] for group in groups if group]
 
 
 def _apart(
@@ -180,20 +188,34 @@ def _apart(
 
     Small files that follow one another are among the others, where fewer can hold them.
     """
-    apart, loose = list[Extent[File]](), list[Extent[File]]()
-    for each in sorted(extents, key=lambda each: each.size, reverse=True):
-        at = bisect_left(apart, _by_range(each), key=_by_range)
-        is_above = at == 0 or apart[at - 1].high <= each.low
-        is_below = at == len(apart) or each.high <= apart[at].low
-        if is_above and is_below and not each.is_due:
-            apart.insert(at, each)
-        else:
-            loose.append(each)
-    kept = list[Extent[File]]()
+    by_end = sorted(extents, key=lambda each: (each.high, each.low, each.size))
+    loose = [each for each in by_end if each.is_due]
+    apart, others = _most_apart([each for each in by_end if not each.is_due])
+    kept, loose = list[Extent[File]](), [*loose, *others]
     for is_small, run in groupby(apart, lambda each: _is_small(each, target_bytes)):
         alike = [*run]
         (loose if is_small and _is_mergeable(alike, target_bytes) else kept).extend(alike)
     return kept, loose
+
+
+def _most_apart(
+    extents: Sequence[Extent[File]],
+) -> tuple[list[Extent[File]], list[Extent[File]]]:
+    """Return the most bytes of files that do not overlap, and the other files.
+
+    Args:
+        extents: By the ends of their ranges.
+    """
+    highs, total, before = [each.high for each in extents], [0], list[int]()
+    for at, each in enumerate(extents):
+        before.append(bisect_right(highs, each.low, hi=at))
+        total.append(max(total[at], total[before[at]] + each.size))
+    is_apart, at = [False] * len(extents), len(extents)
+    while at:
+        is_apart[at - 1] = total[at] != total[at - 1]
+        at = before[at - 1] if is_apart[at - 1] else at - 1
+    others = compress(extents, (not each for each in is_apart))
+    return [*compress(extents, is_apart)], [*others]
 
 
 def _by_range(extent: Extent[File]) -> tuple[Values, Values, int]:

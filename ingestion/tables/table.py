@@ -507,8 +507,12 @@ class MarkableTable(SinkTable):
     """The table of a sink that can mark rows as gone (``SinkKind.marks_rows``)."""
 
     @abstractmethod
-    def use_deletion_vectors(self, is_wanted: bool) -> None:
-        """Let commits mark rows as gone from now on, or not any more."""
+    def configure(self, *, deletion_vectors: bool) -> None:
+        """Set the table's properties as declared.
+
+        Args:
+            deletion_vectors: Whether commits may mark rows as gone from now on.
+        """
 
     @abstractmethod
     def rewritten(self, log: Any) -> tuple[int, int]:

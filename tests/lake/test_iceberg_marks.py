@@ -119,8 +119,8 @@ def test_a_file_of_which_most_is_gone_is_written_anew(tmp_path: Path, table: Ice
 def test_the_declaration_says_whether_rows_are_marked(tmp_path: Path, table: IcebergTable) -> None:
     """Where they are not any more, what was marked stays so, until the file is written anew."""
     commit(table, 2, change(2, deleted=[2]))
-    table.use_deletion_vectors(False)
-    table.use_deletion_vectors(False)
+    table.configure(deletion_vectors=False)
+    table.configure(deletion_vectors=False)
     assert others(tmp_path).properties["write.merge.mode"] == "copy-on-write"
     commit(table, 3, change(3, inserted={20: "t"}))
     assert live(tmp_path) == (2, 1)
@@ -130,7 +130,7 @@ def test_the_declaration_says_whether_rows_are_marked(tmp_path: Path, table: Ice
 
     assert live(tmp_path) == (2, 0)
     assert table.rewritten(table.log()) == (8, 2)
-    table.use_deletion_vectors(True)
+    table.configure(deletion_vectors=True)
     commit(table, 5, change(5, updated={4: "E"}))
     assert live(tmp_path) == (3, 1)
     assert_holds(
@@ -249,7 +249,7 @@ def test_marks_of_others_are_read_and_kept(
     commit(table, 3, change(3, updated={3: "D"}, inserted={2: "again"}))
     assert live(tmp_path) == (3, 2)
     assert_holds(tmp_path, table, left := {**left, 3: "D", 2: "again"})
-    table.use_deletion_vectors(False)
+    table.configure(deletion_vectors=False)
     commit(table, 4, change(4, deleted=[4]))
     left.pop(4)
     assert live(tmp_path)[1] == 1
@@ -266,7 +266,7 @@ def test_a_file_comes_back_with_marks_of_others_that_never_went(
 ) -> None:
     """It is newer than they are then, so that they are not of it any more."""
     then = table.log().versions()[0]
-    table.use_deletion_vectors(False)
+    table.configure(deletion_vectors=False)
     commit(table, 3, change(3, updated={3: "D"}))
 
     table.restore(then, replace(NOTE, kind="rewind", seq=4))
@@ -278,7 +278,7 @@ def test_marks_that_are_of_no_file_any_more_go_with_upkeep(
     tmp_path: Path, table: IcebergTable, marked_by_others: dict[int, str | None]
 ) -> None:
     """Of such as are of several files, none may be there any more."""
-    table.use_deletion_vectors(False)
+    table.configure(deletion_vectors=False)
     commit(table, 3, change(3, updated={3: "D", 21: "U"}))
     table.maintain(LONG)
     assert live(tmp_path) == (1, 0)
@@ -346,7 +346,7 @@ def test_files_that_others_have_put_together_are_searched_again(
 ) -> None:
     """Rows only move by that, so that the batch is made again on what is left."""
     commit(table, 2, change(2, inserted={20: "t"}, deleted=[2]))
-    table.use_deletion_vectors(is_marking)
+    table.configure(deletion_vectors=is_marking)
     elsewhere = opened(tmp_path)
     what = change(3, updated={1: "B", 20: "T"}, inserted={30: "x"}, deleted=[4])
     with closing(table.begin(3)) as transaction:
@@ -494,7 +494,7 @@ class Course:
 
     def turn(self) -> None:
         """Mark from now on, or not any more."""
-        self.table.use_deletion_vectors(self.chance.random() < 0.7)
+        self.table.configure(deletion_vectors=self.chance.random() < 0.7)
 
     def others(self) -> None:
         """Mark some rows as others do."""

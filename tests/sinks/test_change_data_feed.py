@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError
 
 from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.delta.durability import FEED_FOLDER, find_half_written
-from oncelake.ingestion.delta.features import unwritable_features
+from oncelake.ingestion.delta.features import FEED, unwritable_features
 from oncelake.ingestion.delta.files import read_delta
 from oncelake.ingestion.delta.vacuum import vacuum
 from oncelake.ingestion.sinks.delta import transaction
@@ -32,7 +32,7 @@ DAY = dt.timedelta(days=1)
 
 def made(folder: Path, *, marks: bool) -> DeltaSinkTable:
     """Make a table with a feed."""
-    found = DeltaSinkTable(STREAM, Location.of(folder / STREAM), has_feed=True)
+    found = DeltaSinkTable(STREAM, Location.of(folder / STREAM), {FEED: "true"})
     columns = (*parse_columns(COLUMNS), *parse_columns("_offset BIGINT, _seq BIGINT"))
     found.create(TableDefinition(columns=columns, keys=("id",), deletion_vectors=marks))
     found.commit_note(note(0))
@@ -169,10 +169,10 @@ def test_a_table_that_is_there_gets_a_feed(tmp_path: Path) -> None:
     plain.create(TableDefinition(columns=columns, keys=("id",)))
     plain.commit_note(note(0))
     commit(plain, 1, change(plain, inserted={1: "a"}))
-    table = DeltaSinkTable(STREAM, plain.path, has_feed=True)
+    table = DeltaSinkTable(STREAM, plain.path, {FEED: "true"})
 
     for _ in range(2):
-        table.use_deletion_vectors(False)
+        table.configure(deletion_vectors=False)
     begin = read_delta(table.path).version()
     commit(table, 2, change(table, updated={1: "b"}))
 

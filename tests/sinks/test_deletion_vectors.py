@@ -171,7 +171,7 @@ def test_any_life_of_a_table_leaves_its_rows(tmp_path: Path) -> None:
             elif step == "erase" and keys:
                 rows.erase(keys[0])
             elif step == "switch":
-                table.use_deletion_vectors(dice.random() < 0.7)
+                table.configure(deletion_vectors=dice.random() < 0.7)
             rows.check()
 
 
@@ -224,7 +224,7 @@ def test_marked_files_are_written_anew_in_time(table: DeltaSinkTable) -> None:
     assert vector_count(table) == 0
     rows.check()
     rows.commit(deleted=(50,))
-    table.use_deletion_vectors(False)
+    table.configure(deletion_vectors=False)
     compact(table.path, target_bytes=1)
 
     assert vector_count(table) == 0
@@ -447,7 +447,7 @@ def test_a_table_that_is_there_begins_to_mark(tmp_path: Path) -> None:
     rows = Rows(made)
     rows.commit(inserted=dict.fromkeys(range(100), "a"))
 
-    made.use_deletion_vectors(True)
+    made.configure(deletion_vectors=True)
     rows.commit(deleted=(3,))
 
     assert vector_count(made) == 1

@@ -39,7 +39,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 def table_with(folder: Path, *features: str, marks: bool = False) -> DeltaSinkTable:
     """Make a table, as somebody does who wants features."""
     table = made(folder / "orders")
-    table.use_deletion_vectors(marks)
+    table.configure(deletion_vectors=marks)
     first = table.path.path / "_delta_log" / f"{0:020d}.json"
     protocol, metadata = _protocol_of(table), read_delta(table.path).metadata()
     for_readers, domains = [*(protocol["readerFeatures"])], list[dict[str, Any]]()

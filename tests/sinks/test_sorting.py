@@ -139,6 +139,24 @@ def test_a_file_that_begins_within_a_value_lies_behind_those_of_that_value() -> 
     assert upkeep(files) == (files, 0)
 
 
+def test_a_file_that_is_due_is_written_anew_though_it_is_not_worth_the_others() -> None:
+    """By itself, large as it is."""
+    settled = runs(20)
+    wide = tuple((n * 200, 1) for n in range(99))
+
+    extents = [*map(extent_of, settled), extent_of(wide, is_due=True)]
+
+    assert groups_to_sort(extents, TARGET) == [[wide]]
+
+
+def test_one_file_that_is_larger_than_any_other_leaves_them_apart() -> None:
+    """They have more rows together."""
+    settled = runs(20)
+    wide = tuple((n * 100, 1) for n in range(199))
+
+    assert groups_to_sort(map(extent_of, [*settled, wide]), TARGET) == []
+
+
 def test_small_files_that_follow_one_another_are_merged() -> None:
     """Though their ranges lie apart; a large one between two of them stays."""
     small = [tuple((at * 10 + n, 0) for n in range(10)) for at in range(4)]

@@ -10,7 +10,9 @@ from typing import Any, Final
 import pytest
 from deltalake import DeltaTable
 
-from oncelake.ingestion.errors import RefusedError, SchemaChangedError
+from oncelake.ingestion.delta.files import read_delta
+from oncelake.ingestion.delta.vectors import PROVIDER, living_files
+from oncelake.ingestion.errors import SchemaChangedError
 from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.upkeep.maintain import maintain
@@ -71,12 +73,18 @@ def ranges_of(world: World, name: str) -> list[tuple[Any, Any]]:
     return sorted(zip(*ends, strict=True))
 
 
+def providers_of(world: World) -> list[str | None]:
+    """Return who has clustered each file, as the log says."""
+    snapshot = read_delta(world.paths.data)
+    return [add.get(PROVIDER) for add in living_files(world.paths.data, snapshot).values()]
+
+
 def keep_up(world: World) -> int:
     """Maintain the table with small files; return how many versions that took."""
     before = world.paths.table.log().newest_version
     if isinstance(table := world.paths.table, IcebergTable):
         return table.maintain(dt.timedelta(7), target_bytes=20_000, is_clustered=True)["compacted"]
-    compact(world.paths.data, target_bytes=20_000)
+    compact(world.paths.data, target_bytes=20_000, is_clustered=True)
     return world.paths.table.log().newest_version - before
 
 
@@ -147,7 +155,7 @@ def test_a_partitioned_table_is_not_clustered(world: World) -> None:
     world.run()
     world.declare(cluster_by=["at"], partition_by=[])
 
-    with pytest.raises(RefusedError, match="it is partitioned, and Delta clusters no such table"):
+    with pytest.raises(SchemaChangedError, match="`sink: delta` clusters no table with partitions"):
         alter(world.spec, world.settings, drops=(), run_id="a")
 
     assert world.paths.table.sort_by() == ()
@@ -155,16 +163,23 @@ def test_a_partitioned_table_is_not_clustered(world: World) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.spark
-def test_a_table_that_others_cluster_is_kept_so(world: World) -> None:
-    """By the columns that they chose, also where none are declared."""
+def test_a_table_that_others_cluster_is_theirs_to_cluster(world: World) -> None:
+    """Upkeep does it where the declaration names the columns, and leaves what Spark has sorted."""
     ask_for(world, "local")
     make_table(world, ALL, "CLUSTER BY (name)")
     for nth in range(4):
         world.send(*(row(id, f"{id * 7 % 50}") for id in range(nth * 40, nth * 40 + 40)))
         world.run()
+    maintain(world.spec, world.settings, run_id="m")
+    assert providers_of(world) == [None]
+    world.declare(cluster_by=["name"])
+    for nth in range(4, 6):
+        world.send(*(row(id, f"{id * 7 % 50}") for id in range(nth * 40, nth * 40 + 40)))
+        world.run()
 
     maintain(world.spec, world.settings, run_id="m")
 
+    assert providers_of(world) == ["oncelake"]
     names = [
         each for batch in world.paths.table.scan(["name"]) for each in batch["name"].to_pylist()
     ]
@@ -195,6 +210,7 @@ def test_spark_knows_a_clustered_table_and_goes_on_with_it(world: World, vectors
     assert read == [{"id": each["id"], "at": each["at"]} for each in rows]
     world.spark.sql(f"OPTIMIZE {table}")
     world.spark.sql(f"OPTIMIZE {table} FULL")
+    world.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('some' = 'thing')")
     ask_for(world, "spark")
     send(world, dice, 30, deletes=True)
     world.run()

@@ -71,21 +71,20 @@ def _layout_violations(
         yield "sort_by", _unable(spec, "sorts no rows", able)
     elif spec.sort_by:
         yield from sort_violations("sort_by", spec.sort_by, types)
-    if spec.cluster_by:
+    if spec.cluster_by and not kind.clustered_types:
+        able = (name for name, each in SINKS.items() if each.clustered_types)
+        yield "cluster_by", _unable(spec, "clusters no rows", able)
+    elif spec.cluster_by:
         yield from _cluster_violations(spec)
         yield from sort_violations("cluster_by", spec.cluster_by, types, kind.clustered_types)
 
 
 def _cluster_violations(spec: Declaration) -> Iterator[Violation]:
-    kind = spec.sink.kind
-    if not kind.clustered_types:
-        able = (name for name, each in SINKS.items() if each.clustered_types)
-        yield "cluster_by", _unable(spec, "clusters no rows", able)
     if len(spec.cluster_by) > _MOST_CLUSTERED:
         yield "cluster_by", "more columns than Delta clusters by; write at most 4"
     if spec.sort_by:
         yield "cluster_by", "`sort_by` sorts the rows already; remove it, or this"
-    if spec.partition_by and not kind.clusters_partitions:
+    if spec.partition_by and not spec.sink.kind.clusters_partitions:
         why = f"`sink: {spec.sink.name}` clusters no table with partitions"
         yield "cluster_by", f"{why}; remove `partition_by`, or this"
 

@@ -112,15 +112,18 @@ def maintain(
         copy_ledger(paths)
         hit(Failpoint.RETIRED)
         target_bytes = spec.maintenance.target_file_mb * _MEGABYTE
+        # Not before an alter that is due.
+        is_clustered = bool(spec.cluster_by) and spec.cluster_by == paths.table.sort_by()
         if isinstance(paths.table, NamedTable):
-            done = paths.table.maintain(keep, target_bytes, is_clustered=bool(spec.cluster_by))
+            done = paths.table.maintain(keep, target_bytes, is_clustered=is_clustered)
             for what, count in done.items():
                 tell(f"{spec.name}: {what} {count:,}…")
         tables = []
         for path in (paths.data, paths.quarantine, paths.tombstones, paths.ledger):
             if is_delta(path):
                 tell(f"{spec.name}: {path.name}…")
-                kept = _maintain_table(spec, path, keep)
+                is_ours = is_clustered and path == paths.data
+                kept = _maintain_table(spec, path, keep, is_clustered=is_ours)
                 removed = forgotten if path == paths.tombstones else 0
                 tables.append(replace(kept, removed_rows=removed))
         return UpkeepReport(
@@ -131,10 +134,13 @@ def maintain(
         )
 
 
-def _maintain_table(spec: StreamSpec, path: Location, keep: dt.timedelta) -> TableUpkeep:
+def _maintain_table(
+    spec: StreamSpec, path: Location, keep: dt.timedelta, *, is_clustered: bool
+) -> TableUpkeep:
     before = TableSize.of(path)
     try:
-        compact(path, target_bytes=spec.maintenance.target_file_mb * _MEGABYTE)
+        target_bytes = spec.maintenance.target_file_mb * _MEGABYTE
+        compact(path, target_bytes=target_bytes, is_clustered=is_clustered)
         vacuumed = vacuum(path, window=keep)
     except DeltaError as error:
         if not is_unwritable(error):

@@ -54,7 +54,7 @@ def evolve_schema(
     """
     spec, paths = stream.spec, stream.paths
     if isinstance(paths.table, MarkableTable):
-        paths.table.use_deletion_vectors(spec.deletion_vectors)
+        paths.table.configure(deletion_vectors=spec.deletion_vectors)
     before, wanted = position.columns, allowed_changes(spec, paths)
     asked = constraints_of(spec, paths.table.rules())
     refuse_bad_constraints(spark, spec.name, (*spec.in_statements(spec.columns),), asked)

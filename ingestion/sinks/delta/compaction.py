@@ -63,8 +63,13 @@ class TableUpkeep:
     removed_rows: int = 0
 
 
-def compact(path: Location, *, target_bytes: int) -> None:
-    """Merge small files, and those that overlap in a clustered table.
+def compact(path: Location, *, target_bytes: int, is_clustered: bool = False) -> None:
+    """Merge small files.
+
+    Args:
+        path: The table.
+        target_bytes: What a file grows to.
+        is_clustered: Whether the files of a clustered table are to have ranges of their own.
 
     Raises:
         DamagedTableError: a file that would be copied is not as it was written.
@@ -75,7 +80,12 @@ def compact(path: Location, *, target_bytes: int) -> None:
     is_ours, by = not unwritable_features(table), table.metadata().partition_columns
     is_only_ours = is_beyond_delta_rs(table)
     if is_only_ours or (is_ours and (by or has_vectors(table))):
-        _compact_by_partition(path, target_bytes=target_bytes, is_only_ours=is_only_ours)
+        _compact_by_partition(
+            path,
+            target_bytes=target_bytes,
+            is_only_ours=is_only_ours,
+            is_clustered=is_clustered,
+        )
         if is_only_ours or by:
             return
         table = open_delta(path)
@@ -103,7 +113,9 @@ def widen(path: Location, columns: Sequence[DeclaredColumn], tell: Tell) -> None
     DeltaTransaction.upkeep(path).reshape(layout, None)
 
 
-def _compact_by_partition(path: Location, *, target_bytes: int, is_only_ours: bool) -> None:
+def _compact_by_partition(
+    path: Location, *, target_bytes: int, is_only_ours: bool, is_clustered: bool
+) -> None:
     """Rewrite files of which many rows are marked as gone, and merge the small ones of a partition.
 
     Where vectors are not declared any more, every file that has one. Of a table without partitions,
@@ -111,19 +123,15 @@ def _compact_by_partition(path: Location, *, target_bytes: int, is_only_ours: bo
     features. A clustered table has no partitions.
     """
     begun, of = DeltaTransaction.upkeep(path), defaultdict[Any, list[AddedFile]](list)
-
-    def is_due(file: AddedFile) -> bool:
-        return bool(file.vector) and begun.is_worn(file)
-
     for file in begun.files:
         of[tuple(file.partition.values())].append(file)
     groups = list[list[AddedFile]]()
-    if by := begun.clustered:
-        groups = begun.to_cluster(begun.files, by, target_bytes, is_due=is_due)
-    else:
-        for alike in of.values():
-            small = begun.mergeable(alike, target_bytes, target_bytes)
-            groups.append([file for file in alike if file in small or is_due(file)])
+    for alike in of.values():
+        small = {file.number for file in begun.mergeable(alike, target_bytes, target_bytes)}
+        groups.append([file for file in alike if file.number in small or begun.is_due(file)])
+    if is_clustered:
+        groups = begun.to_cluster(begun.files, begun.clustered, target_bytes)
     files = [*chain.from_iterable(groups)]
     if any(is_only_ours or file.vector or file.partition for file in files):
-        copy_files(path, files, lambda: begun.rewrite(groups, target_bytes))
+        order = begun.order if is_clustered else None
+        copy_files(path, files, lambda: begun.rewrite(groups, target_bytes, order))

@@ -6,9 +6,10 @@ Of Spark's engine, the commits with rows are Delta's own: see ``ingestion.modes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -73,15 +74,18 @@ _INVARIANT: Final = "delta.invariants"
 def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaSinkTable:
     """Open a stream's table; it need not be there."""
     del settings
-    return DeltaSinkTable(stream, lake / stream, has_feed=sink.change_data_feed)
+    feed = {FEED: "true"} if sink.change_data_feed else {}
+    return DeltaSinkTable(stream, lake / stream, {**sink.properties, **feed})
 
 
 class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable):
     """A stream's Delta table; see ``SinkTable``."""
 
-    def __init__(self, stream: str, path: Location, *, has_feed: bool = False) -> None:
-        self.stream, self.path = stream, path
-        self._wanted = {FEED: "true"} if has_feed else {}
+    def __init__(
+        self, stream: str, path: Location, properties: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Take the stream's name, the table's folder, and the properties that are declared."""
+        self.stream, self.path, self._wanted = stream, path, properties
         # Of the table that a log has read last.
         self._table_id: str | None = None
 
@@ -111,16 +115,16 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
         self.seal()
         log_files(self.path).forget()
 
-    def use_deletion_vectors(self, is_wanted: bool) -> None:
-        """Set Delta's properties, a feed's too, and raise the protocol where that is needed."""
+    def configure(self, *, deletion_vectors: bool) -> None:
+        """Set Delta's properties, and raise the protocol where that is needed."""
         table = read_delta(self.path)
         found, wanted = table.metadata().configuration, dict(self._wanted)
-        if is_wanted != (found.get(PROPERTY) == "true"):
-            wanted[PROPERTY] = str(is_wanted).lower()
+        if deletion_vectors != (found.get(PROPERTY) == "true"):
+            wanted[PROPERTY] = str(deletion_vectors).lower()
         if not wanted.items() <= found.items():
             named = {FEED: "changeDataFeed", PROPERTY: FEATURE}
-            more = with_features(table, *(named[each] for each in wanted if wanted[each] == "true"))
-            put_metadata(self.path, table, wanted, more)
+            of = (feature for name, feature in named.items() if wanted.get(name) == "true")
+            put_metadata(self.path, table, wanted, with_features(table, *of))
 
     def begin(self, seq: int) -> DeltaTransaction:
         """Open the newest version, and make sure that it stands at the seq before."""

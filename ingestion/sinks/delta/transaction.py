@@ -36,7 +36,7 @@ from oncelake.ingestion.delta.commits import (
     translate_conflicts,
 )
 from oncelake.ingestion.delta.data_files import AddedFile, is_ordered
-from oncelake.ingestion.delta.description import partitions_in, reshaped
+from oncelake.ingestion.delta.description import indexed_columns, partitions_in, reshaped
 from oncelake.ingestion.delta.durability import FEED_FOLDER, seal_commits
 from oncelake.ingestion.delta.features import (
     clustering_columns,
@@ -57,6 +57,7 @@ from oncelake.ingestion.delta.partitions import (
 )
 from oncelake.ingestion.delta.vectors import (
     PROPERTY,
+    PROVIDER,
     Vector,
     has_vectors,
     living_files,
@@ -68,6 +69,7 @@ from oncelake.ingestion.sinks.delta.writer import DeltaFileWriter, PartitionedDe
 from oncelake.ingestion.sinks.files import (
     TARGET_BYTES,
     FilesTransaction,
+    FileWriter,
     Mask,
     as_numbers,
     discarding,
@@ -85,14 +87,10 @@ from oncelake.ingestion.tables.commit_log import INSERTED, UPDATED, unless_commi
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
 from oncelake.ingestion.tables.table import REPLACED, Change, Layout, Tell, seq_conflict
 
-_STATISTICS: Final = "delta.dataSkippingStatsColumns"
-_INDEXED: Final = "delta.dataSkippingNumIndexedCols"
 _INTERVAL: Final = "delta.checkpointInterval"
 # Delta's own defaults.
-_COLUMNS_INDEXED: Final = "32"
 _COMMITS_TO_CHECKPOINT: Final = "10"
-# The columns that a property names.
-_NAMES: Final = re.compile(r"`((?:[^`]|``)+)`|([^,`\s][^,`]*)")
+_OURS: Final = "oncelake"
 # Bounds of moments have no microseconds.
 _MILLISECOND: Final = 1_000
 # What a feed calls what has become of a row.
@@ -212,6 +210,30 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         """Leave out what its vector marks."""
         return file.living
 
+    def is_due(self, file: AddedFile) -> bool:
+        """Ask its vector."""
+        return bool(file.vector) and self.is_worn(file)
+
+    def to_cluster(
+        self, alike: Iterable[AddedFile], columns: Sequence[str], target_bytes: int
+    ) -> list[list[AddedFile]]:
+        """Leave out the files that somebody else has clustered, as the protocol demands."""
+        known = living_files(self._path, self._snapshot)
+        of_others = {path for path, add in known.items() if add.get(PROVIDER) not in (None, _OURS)}
+        ours = (file for file in alike if file.path not in of_others or self.is_due(file))
+        return super().to_cluster(ours, columns, target_bytes)
+
+    def copy(
+        self,
+        files: Sequence[AddedFile],
+        writer: FileWriter[AddedFile],
+        order: Sorting | None = None,
+    ) -> None:
+        """Say of files that are sorted who has done it."""
+        assert isinstance(writer, DeltaFileWriter)
+        writer.more = {PROVIDER: _OURS} if order else {}
+        super().copy(files, writer, order)
+
     def gone(self, file: AddedFile) -> Mask | None:
         """Read its vector."""
         return mask_of(self._path, file.vector, file.rows) if file.vector else None
@@ -293,7 +315,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     @property
     def _with_statistics(self) -> list[str]:
         """The columns of which the table keeps the lowest and highest values."""
-        return [*self._indexed, *self.clustered]
+        return [*indexed_columns(self._configuration, self.schema.names), *self.clustered]
 
     @cached_property
     def clustered(self) -> list[str]:
@@ -305,14 +327,6 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         """What upkeep sorts the rows of a clustered table by."""
         names = [*takewhile(self.schema.names.__contains__, self.clustered)]
         return Sorting([SortedColumn(name=name) for name in names]) if names else None
-
-    @property
-    def _indexed(self) -> list[str]:
-        if (names := self._configuration.get(_STATISTICS)) is not None:
-            found = _NAMES.findall(names)
-            return [ticked.replace("``", "`") or bare.strip() for ticked, bare in found]
-        count = int(self._configuration.get(_INDEXED, _COLUMNS_INDEXED))
-        return list(self.schema.names[: count if count >= 0 else None])
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -433,9 +447,14 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         """Commit other columns, and a note if any; all files anew where they have any otherwise.
 
         Delta can note wider types beside the old files; delta-rs reads no such table. Done again
-        after a crash, it goes on where it was.
+        after a crash, it goes on where it was, unless all rows are sorted.
         """
-        self._refuse_clustered(layout)
+        if layout.sort_by is None:
+            self._refuse_clustered(layout)
+        elif self._partitions or layout.partitions:
+            raise NotImplementedError("Delta clusters no table that is partitioned")
+        else:
+            self.clustered = [*layout.sort_by]
         before, (schema, self._columns) = self.schema, reshaped(self._snapshot, layout)
         if metadata is not None:
             self._fenced = fenced_commit(self._snapshot, self.stream, metadata)
@@ -450,25 +469,19 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         files = self.files if is_rewritten else []
         if files and unwritable_features(self._snapshot):
             raise TableBusyError.meanwhile(self.stream)
+
+        def act() -> None:
+            if is_sorted:
+                layout.tell(f"{counted(len(files), 'file')} to sort…")
+                self.rewrite([files], order=self.order)
+            else:
+                self.commit_moved([*self._rewritten(files, schema, layout.tell)], files)
+
         with self.translated():
-            copy_files(
-                self._path,
-                files,
-                lambda: (
-                    self.rewrite([files])
-                    if is_sorted
-                    else self.commit_moved([*self._rewritten(files, schema, layout.tell)], files)
-                ),
-            )
+            copy_files(self._path, files, act)
 
     def _refuse_clustered(self, layout: Layout) -> None:
         """Make sure that the columns by which rows are clustered stay, and nothing else divides."""
-        if layout.sort_by is not None:
-            layout.tell(f"{counted(len(self.files), 'file')} to sort…")
-            self.clustered = [*layout.sort_by]
-            if self._partitions:
-                raise NotImplementedError("it is partitioned, and Delta clusters no such table")
-            return
         by = self.clustered
         kept = {column.name for column in layout.columns} - {*layout.renamed}
         lost = [name for name in by if name.partition(".")[0] not in kept]

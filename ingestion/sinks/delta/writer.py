@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 
 from oncelake.ingestion.delta.data_files import AddedFile, describe_file
 from oncelake.ingestion.delta.partitions import StoredPartition, texts_of
-from oncelake.ingestion.delta.vectors import VectorWriter
+from oncelake.ingestion.delta.vectors import Action, VectorWriter
 from oncelake.ingestion.sinks.files import (
     MOST_MARKED,
     TARGET_BYTES,
@@ -38,10 +39,12 @@ class DeltaFileWriter(FileWriter[AddedFile]):
 
     Attributes:
         file_id: Names a file; by default, each has another.
+        more: What else the log says of a file.
     """
 
     compression = "snappy"
     file_id: uuid.UUID | None = None
+    more: Action = MappingProxyType({})
 
     def __init__(
         self,
@@ -124,7 +127,8 @@ class DeltaFileWriter(FileWriter[AddedFile]):
     def _describe(self, path: str, metadata: pq.FileMetaData, size: int) -> AddedFile:
         there = {*self._schema.names} & {*self._statistics}
         fields = [self._schema.field(name) for name in there]
-        return replace(describe_file(path, metadata, size, fields), partition=self._partition)
+        described = describe_file(path, metadata, size, fields)
+        return replace(described, partition=self._partition, more=self.more)
 
     def _delete(self, paths: Sequence[str]) -> None:
         for path in paths:

@@ -311,10 +311,13 @@ class IcebergFileWriter(FileWriter[LiveFile]):
         del size
         table, prefix = self._table, TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX
         unbounded = _without_bounds(metadata, table.schema())
-        counted = {f"{prefix}.{name}": "counts" for name in unbounded}
+        by = map(table.schema().find_column_name, (e.source_id for e in table.sort_order().fields))
+        # Of texts that begin alike, ranges would overlap.
+        modes = {f"{prefix}.{name}": "full" for name in by}
+        modes |= {f"{prefix}.{name}": "counts" for name in unbounded}
         # It would take a partition's values for those of the columns, which they seldom are.
         undivided = {"partition_specs": [UNPARTITIONED_PARTITION_SPEC], "default_spec_id": 0}
-        changed = {"properties": {**table.properties, **counted}, **undivided}
+        changed = {"properties": {**table.properties, **modes}, **undivided}
         file = parquet_file_to_data_file(table.io, table.metadata.model_copy(update=changed), path)
         if self._partition is not None:
             file[_PARTITION] = self._partition.partition

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import (
     UNSORTED_SORT_ORDER,
@@ -44,12 +44,6 @@ def declared(schema: Schema, order: SortOrder) -> tuple[str, ...]:
         else f"{field.transform}({name}) {field.direction} {field.null_order}"
         for field, name in named
     )
-
-
-def with_whole_bounds(columns: Sequence[str]) -> dict[str, str]:
-    """Return the properties by which the bounds of a text are not cut short, and ranges touch."""
-    prefix = TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX
-    return {f"{prefix}.{column}": "full" for column in columns}
 
 
 def sorted_by(order: SortOrder, past: TableMetadata) -> tuple[TableUpdate, ...]:

@@ -185,7 +185,6 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
         properties = {
             **_PROPERTIES,
             **_modes(is_marking=wanted.deletion_vectors),
-            **sorting.with_whole_bounds(wanted.sort_by),
             "comment": wanted.description,
         }
         with entry.session() as catalog:
@@ -238,12 +237,12 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
             entry.commit(table, updates)
         entry.table_id = id_of(entry.loaded().metadata)
 
-    def use_deletion_vectors(self, is_wanted: bool) -> None:
+    def configure(self, *, deletion_vectors: bool) -> None:
         """Set Iceberg's own properties, by which rows are marked; name columns as is declared."""
         table = self._entry.loaded(as_stored=True)
         updates = [*names.renaming(table.metadata, is_for_spark=self._entry.is_for_spark)]
-        if is_wanted != _is_marking(table):
-            updates.append(SetPropertiesUpdate(updates=_modes(is_marking=is_wanted)))
+        if deletion_vectors != _is_marking(table):
+            updates.append(SetPropertiesUpdate(updates=_modes(is_marking=deletion_vectors)))
         if updates:
             self._entry.commit(table, updates)
 
@@ -467,7 +466,7 @@ class IcebergTable(NamedTable, ErasableTable, RewindableTable, BranchingTable, M
                 for group in begun.groups(alike, target_bytes, is_clustered=is_clustered)
             ]
             chosen = sum(map(len, groups))
-            return chosen, begun.rewrite(groups, target_bytes) if chosen else 0
+            return chosen, begun.rewrite(groups, target_bytes, begun.order) if chosen else 0
 
     def written_files(self) -> frozenset[str]:
         """Return the files in the table's folder that this program has written."""
@@ -824,25 +823,26 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
             return None
         return partial(files.bounds_of, field=field)
 
+    def is_due(self, file: LiveFile) -> bool:
+        """Tell whether a file is not in the table's order, or has too many rows that are gone."""
+        order_id = self._table.sort_order().order_id if self.order else None
+        is_sorted = order_id in (None, file.data.sort_order_id)
+        return not is_sorted or bool(file.deletes and self.is_worn(file))
+
     def groups(
         self, alike: Sequence[LiveFile], target_bytes: int, *, is_clustered: bool
     ) -> list[list[LiveFile]]:
-        """Return which files of a partition are written anew, those together that are sorted so.
+        """Return the files of a partition that upkeep writes anew, by what it sorts together.
 
         These are small, unsorted, have too many marked rows, or overlap others.
         """
-        by = self._table.sort_order()
-        order_id = by.order_id if self.order else None
-
-        def is_due(file: LiveFile) -> bool:
-            is_sorted = order_id in (None, file.data.sort_order_id)
-            return not is_sorted or bool(file.deletes and self.is_worn(file))
-
-        if order_id is not None and is_clustered:
-            columns = sorting.declared(self._table.schema(), by)
-            return self.to_cluster(alike, columns, target_bytes, is_due=is_due)
-        small = self.mergeable(alike, target_bytes * 3 // 4, target_bytes)
-        chosen = [file for file in alike if file in small or is_due(file)]
+        if is_clustered:
+            columns = sorting.declared(self._table.schema(), self._table.sort_order())
+            return self.to_cluster(alike, columns, target_bytes)
+        small = {*self.mergeable(alike, target_bytes * 3 // 4, target_bytes)}
+        chosen = [file for file in alike if file in small or self.is_due(file)]
+        if self.order is None:
+            return [chosen]
         read = accumulate(self.measure(file)[1] for file in chosen)
         together = zip(chosen, (size // _MOST_SORTED for size in read), strict=True)
         return [[file for file, _ in some] for _, some in groupby(together, lambda each: each[1])]
@@ -893,8 +893,6 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         if layout.sort_by is not None:
             order = sorting.specified(schema, layout.sort_by)
             self._layout += sorting.sorted_by(order, self._table.metadata)
-            whole = sorting.with_whole_bounds(layout.sort_by)
-            self._layout += (SetPropertiesUpdate(updates=whole),)
         with self.translated():
             self.commit_files(
                 metadata, counts=counts_of(None), added=(), removed=(), schema_id=schema_id
