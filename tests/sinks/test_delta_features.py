@@ -16,8 +16,9 @@ from deltalake.exceptions import DeltaError
 from oncelake.ingestion.delta.commits import put_metadata, restore_version
 from oncelake.ingestion.delta.features import clustering_columns, unwritable_features
 from oncelake.ingestion.delta.files import open_delta, read_delta, scan_rows
-from oncelake.ingestion.delta.log_files import actions_in
+from oncelake.ingestion.delta.log_files import actions_in, log_files
 from oncelake.ingestion.delta.vacuum import vacuum
+from oncelake.ingestion.delta.vectors import PROVIDER, living_files
 from oncelake.ingestion.errors import RefusedError
 from oncelake.ingestion.sinks.delta.compaction import compact
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
@@ -202,6 +203,36 @@ def test_upkeep_merges_what_delta_rs_refuses(tmp_path: Path) -> None:
 
     assert names(table) == before
     assert read_delta(table.path).version() == version + 1
+
+
+def test_files_that_others_have_clustered_are_left_to_them(tmp_path: Path) -> None:
+    """As the protocol demands; upkeep says which are its own, and a checkpoint keeps that."""
+    table = table_with(tmp_path, "clustering", marks=True)
+    for seq in range(1, 7):
+        commit(table, seq, change(table, inserted=dict.fromkeys(range(seq * 9, seq * 9 + 5), "a")))
+    log = table.path.path / "_delta_log"
+    for version in (2, 3, 4):
+        [file] = log.glob(f"{version:020d}.json")
+        text = file.read_text().replace(
+            '"dataChange"', '"clusteringProvider": "liquid", "dataChange"'
+        )
+        for each in log.glob(f"*{version:020d}.json*"):
+            each.unlink()
+        file.write_text(text)
+    table.seal()
+    log_files(table.path).forget()
+    before = names(table)
+
+    for _ in range(2):
+        compact(table.path, target_bytes=1 << 20, is_clustered=True)
+
+    found = [add.get(PROVIDER) for add in living_files(table.path, read_delta(table.path)).values()]
+    assert sorted(found) == ["liquid"] * 3 + ["oncelake"]
+    assert names(table) == before
+    open_delta(table.path).create_checkpoint()
+    log_files(table.path).forget()
+    kept = [add.get(PROVIDER) for add in living_files(table.path, read_delta(table.path)).values()]
+    assert sorted(kept) == sorted(found)
 
 
 def test_a_rewind_leaves_features_on_and_brings_the_clustering_back(tmp_path: Path) -> None:

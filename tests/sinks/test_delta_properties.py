@@ -28,7 +28,12 @@ def test_a_table_has_its_properties_from_its_first_commit_on(world: World) -> No
     world.run()
     found = DeltaTable(str(world.paths.data))
     assert OWN.items() <= found.metadata().configuration.items()
-    found.alter.set_table_properties({"theirs": "x"})
+    found.alter.set_table_properties({"theirs": "x"}, raise_if_not_exists=False)
+    world.declare(sink={"delta": {"properties": {**OWN, "team": "retail"}}})
+    world.send({"id": 2})
+    world.run()
+    retail = DeltaTable(str(world.paths.data)).metadata().configuration
+    assert {**OWN, "team": "retail", "theirs": "x"}.items() <= retail.items()
 
     other = {**OWN, "team": "finance", "delta.isolationLevel": "Serializable"}
     world.declare(sink={"delta": {"properties": other, "change_data_feed": True}})

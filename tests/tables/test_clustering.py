@@ -148,6 +148,43 @@ def test_an_alter_clusters_a_table_in_one_commit(world: World, vectors: bool) ->
     assert find_problems(world) == ()
 
 
+@BOTH
+def test_upkeep_waits_for_an_alter_that_is_due(world: World) -> None:
+    """It does not sort all rows by columns that are declared no more."""
+    dice = random.Random(5)
+    world.declare(schema=COLUMNS, cluster_by=["at"])
+    for nth in range(3):
+        world.send(*(record(id, nth, dice) for id in range(nth * 9, nth * 9 + 9)))
+        world.run()
+    world.declare(cluster_by=["moment"])
+
+    maintain(world.spec, world.settings, run_id="m")
+
+    assert world.paths.table.sort_by() == ("at",)
+    assert "oncelake" not in (
+        [] if isinstance(world.paths.table, IcebergTable) else providers_of(world)
+    )
+    assert find_problems(world) == ()
+
+
+def test_a_column_by_which_a_table_was_clustered_may_go(world: World) -> None:
+    """No statistics are kept of it then, since Spark takes no name that is no column's."""
+    dice = random.Random(6)
+    world.declare(schema=COLUMNS, cluster_by=["moment"])
+    send(world, dice, 20, deletes=False)
+    world.run()
+    world.declare(cluster_by=["name"])
+    alter(world.spec, world.settings, drops=(), run_id="a")
+    world.declare(schema=COLUMNS.replace("moment TIMESTAMP, ", ""))
+
+    alter(world.spec, world.settings, drops=["moment"], run_id="b")
+
+    said = DeltaTable(str(world.paths.data)).metadata().configuration
+    assert said["delta.dataSkippingStatsColumns"] == "`id`,`_offset`,`_seq`,`name`"
+    world.run()
+    assert find_problems(world) == ()
+
+
 def test_a_partitioned_table_is_not_clustered(world: World) -> None:
     """An alter says so, and changes nothing."""
     world.declare(schema=COLUMNS, partition_by=["id"])
