@@ -25,6 +25,8 @@ _WRITTEN: Final = {
     *("generatedColumns", "changeDataFeed"),
 }
 FEED: Final = "delta.enableChangeDataFeed"
+# Ours: new files are written to be read by a few rows.
+KEY_INDEX: Final = "oncelake.keyIndex"
 # Those to which delta-rs does not keep; its checkpoints do.
 _BEYOND_DELTA_RS: Final = {
     *("allowColumnDefaults", "clustering", "domainMetadata", "inCommitTimestamp", "rowTracking"),

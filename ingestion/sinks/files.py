@@ -73,6 +73,8 @@ class FileWriter(ABC, Generic[File]):
     """
 
     compression: str
+    # Further ones of Arrow's writer.
+    options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, schema: pa.Schema, target_bytes: int = TARGET_BYTES) -> None:
         """Take the columns, in their order, as the files have them."""
@@ -161,6 +163,7 @@ class FileWriter(ABC, Generic[File]):
                 store_decimal_as_integer=True,
                 # So that what a disk has altered is refused, and not copied.
                 write_page_checksum=True,
+                **self.options,
             )
         self._writer.write_table(rows, row_group_size=_ROWS_IN_GROUP)
         if self._stream.tell() >= self._target:

@@ -6,9 +6,11 @@ Of Spark's engine, the commits with rows are Delta's own: see ``ingestion.modes.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,7 +28,7 @@ from oncelake.ingestion.delta.description import (
     with_features,
 )
 from oncelake.ingestion.delta.durability import seal_commits
-from oncelake.ingestion.delta.features import FEED, unwritable_features
+from oncelake.ingestion.delta.features import FEED, KEY_INDEX, unwritable_features
 from oncelake.ingestion.delta.files import is_delta, read_delta, scan_rows
 from oncelake.ingestion.delta.integrity import (
     altered_sources,
@@ -72,16 +74,22 @@ _INVARIANT: Final = "delta.invariants"
 
 def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaSinkTable:
     """Open a stream's table; it need not be there."""
-    del settings
-    return DeltaSinkTable(stream, lake / stream, has_feed=sink.change_data_feed)
+    # In a store there is no page of a file that is read in less than a request.
+    has_index = sink.key_index and lake.is_local
+    index = settings.state / "keys" / stream if has_index else None
+    return DeltaSinkTable(stream, lake / stream, has_feed=sink.change_data_feed, index=index)
 
 
 class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable):
     """A stream's Delta table; see ``SinkTable``."""
 
-    def __init__(self, stream: str, path: Location, *, has_feed: bool = False) -> None:
-        self.stream, self.path = stream, path
+    def __init__(
+        self, stream: str, path: Location, *, has_feed: bool = False, index: Path | None = None
+    ) -> None:
+        self.stream, self.path, self._index = stream, path, index
         self._wanted = {FEED: "true"} if has_feed else {}
+        if index is not None:
+            self._wanted[KEY_INDEX] = "true"
         # Of the table that a log has read last.
         self._table_id: str | None = None
 
@@ -117,14 +125,18 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
         found, wanted = table.metadata().configuration, dict(self._wanted)
         if is_wanted != (found.get(PROPERTY) == "true"):
             wanted[PROPERTY] = str(is_wanted).lower()
+        if self._index is None and found.get(KEY_INDEX) == "true":
+            wanted[KEY_INDEX] = "false"
         if not wanted.items() <= found.items():
             named = {FEED: "changeDataFeed", PROPERTY: FEATURE}
-            more = with_features(table, *(named[each] for each in wanted if wanted[each] == "true"))
+            needed = (named[name] for name in named if wanted.get(name) == "true")
+            more = with_features(table, *needed)
             put_metadata(self.path, table, wanted, more)
 
     def begin(self, seq: int) -> DeltaTransaction:
         """Open the newest version, and make sure that it stands at the seq before."""
-        return DeltaTransaction(self.path, self.stream, seq, table_id=self._table_id)
+        table_id, index = self._table_id, self._index
+        return DeltaTransaction(self.path, self.stream, seq, table_id=table_id, index=index)
 
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """Return the table's columns, as its log has them."""
@@ -258,6 +270,8 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
                 f"it cannot be written without Spark, for its features {', '.join(features)}.",
                 remedy=f"leave the key out by `where`, and oncelake rebuild {self.stream}",
             )
+        if self._index is not None:
+            shutil.rmtree(self._index, ignore_errors=True)
         return super().erase(keys, metadata)
 
     def written_files(self) -> frozenset[str]:

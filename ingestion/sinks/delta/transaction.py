@@ -16,7 +16,8 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 import numpy as np
@@ -37,13 +38,23 @@ from oncelake.ingestion.delta.commits import (
 from oncelake.ingestion.delta.data_files import AddedFile, is_ordered
 from oncelake.ingestion.delta.description import partitions_in, reshaped
 from oncelake.ingestion.delta.durability import FEED_FOLDER, seal_commits
+from oncelake.ingestion.delta.excerpts import ROWS_IN_PAGE, NoPagesError, read_rows
 from oncelake.ingestion.delta.features import (
+    KEY_INDEX,
     clustering_columns,
     has_feed,
+    is_on,
     tracks_rows,
     unwritable_features,
 )
 from oncelake.ingestion.delta.files import arrows_files, open_delta, read_delta
+from oncelake.ingestion.delta.key_index import (
+    DamagedIndexError,
+    Hashes,
+    KeyIndex,
+    Known,
+    hash_keys,
+)
 from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.delta.partitions import (
@@ -105,9 +116,26 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     refusals = (*FilesTransaction.refusals, CommitFailedError)
     overtaken = CommitFailedError
 
-    def __init__(self, path: Location, stream: str, seq: int, *, table_id: str | None) -> None:
-        """Open the table that was read, if any was, which must stand at the seq before."""
+    def __init__(
+        self,
+        path: Location,
+        stream: str,
+        seq: int,
+        *,
+        table_id: str | None,
+        index: Path | None = None,
+    ) -> None:
+        """Open the table that was read, if any was, which must stand at the seq before.
+
+        Args:
+            path: Where it is.
+            stream: The stream's name.
+            seq: Of the commit to be.
+            table_id: The table's.
+            index: The folder of the index of its keys.
+        """
         super().__init__(stream, str(path), seq)
+        self._index_folder, self._index = index, cast("KeyIndex | None", None)
         self._path, self._snapshot = path, read_delta(path)
         # The actions that give the table other columns, and what its files call those.
         self._columns: list[dict[str, Any]] = []
@@ -226,13 +254,75 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             highest = [None if each is None else each + _MILLISECOND for each in highest]
         return lambda file: (lowest[file.number], highest[file.number])
 
+    def rows_of(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """Look the keys up in the index, if there is one, and they are few beside the rows."""
+        rows = sum(file.rows for file in self.files)
+        if self._index_folder and len(keys) * ROWS_IN_PAGE < rows:
+            of = [(name, str(self.schema.field(name).type)) for name in keys.column_names]
+            self._index = KeyIndex(self._index_folder, str(self._snapshot.metadata().id), of)
+            if not any(map(types.is_nested, self.schema.types)):
+                columns = columns or self.schema.names
+        return super().rows_of(keys, columns)
+
     def find_in(
         self, keys: pa.Table, numbers: Iterable[int], columns: Sequence[str] = ()
     ) -> pa.Table:
+        """Search the files that may have any of the keys, or read the rows that may.
+
+        Where the index is damaged, it is made anew; where it cannot be kept, all is searched.
+        """
+        numbers = list(numbers)
+        if self._index is None or not {*self._index.keys} <= {*keys.column_names}:
+            return self._search(keys, numbers, columns)
+        for _ in range(2):
+            try:
+                return self._find_by_index(self._index, keys, numbers, columns)
+            except (DamagedIndexError, FileNotFoundError):
+                self._index.forget()
+            except OSError:
+                break
+        return self._search(keys, numbers, columns)
+
+    def _find_by_index(
+        self, index: KeyIndex, keys: pa.Table, numbers: Iterable[int], columns: Sequence[str]
+    ) -> pa.Table:
+        """Read the rows that may have any of the keys; search files whose rows are not read so."""
+        known = {(file.path, file.size_bytes, file.rows): file.number for file in self.files}
+
+        def hashes_of(file: Known) -> Hashes:
+            read = self.read(self.files[known[file]], index.keys)
+            schema = pa.schema([self.schema.field(name) for name in index.keys])
+            return hash_keys(self.connection, pa.Table.from_batches(read, schema))
+
+        index.update(known, hashes_of)
+        names, wanted = list(dict.fromkeys([*keys.column_names, *columns])), {*numbers}
+        schema = pa.schema([self.schema.field(name) for name in names])
+        found, searched = [numbered(schema.empty_table(), "_file")], list[int]()
+        found[0] = numbered(found[0], "_row")
+        for file, rows in index.find(hash_keys(self.connection, keys.select(index.keys))):
+            if (number := known.get(file)) not in wanted:
+                continue
+            try:
+                path, values = self._path.path / unquote(file[0]), self._known.of_file(number)
+                read = read_rows(path, schema, rows, values)
+            except NoPagesError:
+                searched.append(number)
+                continue
+            of_file = pa.repeat(pa.scalar(number, pa.int64()), len(rows))
+            found.append(read.append_column("_file", of_file).append_column("_row", pa.array(rows)))
+        self.connection.register("found", pa.concat_tables(found))
+        self.connection.register("keys", numbered(keys, "_key"))
+        more = "".join(f", r.{identifier(name)}" for name in columns)
+        on = equal(keys.column_names, "r", "k")
+        query = f"SELECT _key, _file, _row{more} FROM found r JOIN keys k ON {on}"
+        places = self.connection.sql(query).to_arrow_table().cast(self.schema_of_places(columns))
+        return pa.concat_tables([places, self._search(keys, searched, columns)])
+
+    def _search(self, keys: pa.Table, numbers: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Let DuckDB search the files of this machine all at once."""
         import duckdb
 
-        schema, numbers = self.schema_of_places(columns), list(numbers)
+        schema = self.schema_of_places(columns)
         is_nested = any(map(types.is_nested, schema.types))
         if is_nested or not self._is_searched_by_duckdb or not numbers:
             return super().find_in(keys, numbers, columns)
@@ -275,7 +365,11 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     def open_writer(self, target_bytes: int = TARGET_BYTES) -> DeltaFileWriter:
         """Write into the table's folder."""
         given = (self._path, self.schema, self._with_statistics)
-        options: dict[str, Any] = {"marks": self.marks, "target_bytes": target_bytes}
+        options: dict[str, Any] = {
+            "marks": self.marks,
+            "has_small_pages": is_on(self._snapshot, KEY_INDEX),
+            "target_bytes": target_bytes,
+        }
         if not self._partitions:
             return DeltaFileWriter(*given, **options)
         return PartitionedDeltaWriter(*given, **options, partitions=self._partitions)
