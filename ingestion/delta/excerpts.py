@@ -85,15 +85,19 @@ def read_rows(
         NoPagesError: the rows cannot be read by themselves.
     """
     columns = list[pa.Array]()
-    with path.open("rb") as source:
-        for field in schema:
-            if field.name in known:
-                values = pa.repeat(known[field.name], len(rows))
-            elif (column := _column(path, field.name)) is None:
-                values = pa.nulls(len(rows), field.type)
-            else:
-                values = _excerpt(source.fileno(), *column, rows).combine_chunks()
-            columns.append(cast_values(values, field.type))
+    try:
+        with path.open("rb") as source:
+            for field in schema:
+                if field.name in known:
+                    values = pa.repeat(known[field.name], len(rows))
+                elif (column := _column(path, field.name)) is None:
+                    values = pa.nulls(len(rows), field.type)
+                else:
+                    values = _excerpt(source.fileno(), *column, rows).combine_chunks()
+                columns.append(cast_values(values, field.type))
+    # Whoever reads it as a whole says what is wrong with it.
+    except (pa.ArrowException, LookupError, TypeError, ValueError, struct.error) as error:
+        raise NoPagesError(str(error)) from error
     return pa.Table.from_arrays(columns, schema=schema)
 
 

@@ -142,8 +142,9 @@ class _RunWriter:
 
     def write(self, entries: Entries) -> None:
         """Take entries, and put them into the order of their hashes, which follow those before."""
-        order = np.argsort(np.ascontiguousarray(entries["hash"]))
-        entries = np.concatenate([self._rest, entries[order]])
+        # Runs are in order: a stable sort takes an eighth of the time then.
+        order = np.argsort(np.ascontiguousarray(entries["hash"]), kind="stable")
+        entries = np.concatenate([self._rest, entries.take(order)])
         whole = len(entries) // _IN_BLOCK * _IN_BLOCK
         firsts, content = entries["hash"][:whole:_IN_BLOCK].tolist(), entries[:whole].tobytes()
         begins = range(0, len(content), _BLOCK_BYTES)

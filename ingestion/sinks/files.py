@@ -446,7 +446,7 @@ class FilesTransaction(Transaction, Generic[File]):
                 (
                     batch
                     for number, rows in self._by_file(places)
-                    for batch in wanted_of(self._whole(number), self._flags(number, rows))
+                    for batch in self._rows_at(number, rows)
                 ),
                 schema=self.schema,
             )
@@ -587,6 +587,10 @@ class FilesTransaction(Transaction, Generic[File]):
         flags = np.zeros(self.measure(self.files[number])[0], dtype=np.bool_)
         flags[places.column("_row").to_numpy()] = True
         return flags
+
+    def _rows_at(self, number: int, places: pa.Table) -> Iterable[pa.RecordBatch]:
+        """Read the rows at places in a file, in the order of the file."""
+        return wanted_of(self._whole(number), self._flags(number, places))
 
     def _whole(self, number: int) -> Iterator[pa.RecordBatch]:
         """Yield a file's rows, and keep them where they are few: most files are read twice."""

@@ -52,7 +52,7 @@ from oncelake.ingestion.delta.key_index import (
     DamagedIndexError,
     Hashes,
     KeyIndex,
-    Known,
+    Rows,
     hash_keys,
 )
 from oncelake.ingestion.delta.log import DeltaLog
@@ -84,7 +84,6 @@ from oncelake.ingestion.sinks.files import (
     numbered,
     read_columns,
     refuse_other_rows,
-    wanted_of,
 )
 from oncelake.ingestion.storage.checksums import matches_checksum, seal
 from oncelake.ingestion.storage.damage import damaged_table
@@ -260,8 +259,6 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         if self._index_folder and len(keys) * ROWS_IN_PAGE < rows:
             of = [(name, str(self.schema.field(name).type)) for name in keys.column_names]
             self._index = KeyIndex(self._index_folder, str(self._snapshot.metadata().id), of)
-            if not any(map(types.is_nested, self.schema.types)):
-                columns = columns or self.schema.names
         return super().rows_of(keys, columns)
 
     def find_in(
@@ -284,39 +281,58 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         return self._search(keys, numbers, columns)
 
     def _find_by_index(
-        self, index: KeyIndex, keys: pa.Table, numbers: Iterable[int], columns: Sequence[str]
+        self, index: KeyIndex, keys: pa.Table, numbers: Collection[int], columns: Sequence[str]
     ) -> pa.Table:
-        """Read the rows that may have any of the keys; search files whose rows are not read so."""
+        """Read the rows that may have any of the keys; search files whose rows are not read so.
+
+        Raises:
+            DamagedIndexError: the index is not as it was written, or names rows of other keys.
+        """
         known = {(file.path, file.size_bytes, file.rows): file.number for file in self.files}
-
-        def hashes_of(file: Known) -> Hashes:
-            read = self.read(self.files[known[file]], index.keys)
-            schema = pa.schema([self.schema.field(name) for name in index.keys])
-            return hash_keys(self.connection, pa.Table.from_batches(read, schema))
-
-        index.update(known, hashes_of)
-        names, wanted = list(dict.fromkeys([*keys.column_names, *columns])), {*numbers}
+        index.update(known, lambda file: self._hashes_of(index, known[file]))
+        names = dict.fromkeys([*keys.column_names, *columns])
         schema = pa.schema([self.schema.field(name) for name in names])
-        found, searched = [numbered(schema.empty_table(), "_file")], list[int]()
-        found[0] = numbered(found[0], "_row")
-        for file, rows in index.find(hash_keys(self.connection, keys.select(index.keys))):
-            if (number := known.get(file)) not in wanted:
+        rows = [numbered(numbered(schema.empty_table(), "_file"), "_row")]
+        searched, hashes = list[int](), hash_keys(self.connection, keys.select(index.keys))
+        for file, found in index.find(hashes):
+            number = known.get(file, -1)
+            if number not in numbers:
                 continue
             try:
-                path, values = self._path.path / unquote(file[0]), self._known.of_file(number)
-                read = read_rows(path, schema, rows, values)
+                read = self._excerpt(number, schema, found)
             except NoPagesError:
                 searched.append(number)
                 continue
-            of_file = pa.repeat(pa.scalar(number, pa.int64()), len(rows))
-            found.append(read.append_column("_file", of_file).append_column("_row", pa.array(rows)))
-        self.connection.register("found", pa.concat_tables(found))
+            of_file = pa.repeat(pa.scalar(number, pa.int64()), len(found))
+            rows.append(read.append_column("_file", of_file).append_column("_row", pa.array(found)))
+        read = pa.concat_tables(rows)
+        if not np.isin(hash_keys(self.connection, read.select(index.keys)), hashes).all():
+            raise DamagedIndexError("it names rows of other keys")
+        self.connection.register("rows", read)
         self.connection.register("keys", numbered(keys, "_key"))
         more = "".join(f", r.{identifier(name)}" for name in columns)
         on = equal(keys.column_names, "r", "k")
-        query = f"SELECT _key, _file, _row{more} FROM found r JOIN keys k ON {on}"
+        query = f"SELECT _key, _file, _row{more} FROM rows r JOIN keys k ON {on}"
         places = self.connection.sql(query).to_arrow_table().cast(self.schema_of_places(columns))
         return pa.concat_tables([places, self._search(keys, searched, columns)])
+
+    def _hashes_of(self, index: KeyIndex, number: int) -> Hashes:
+        schema = pa.schema([self.schema.field(name) for name in index.keys])
+        read = self.read(self.files[number], index.keys)
+        return hash_keys(self.connection, pa.Table.from_batches(read, schema))
+
+    def _rows_at(self, number: int, places: pa.Table) -> Iterable[pa.RecordBatch]:
+        """Read few rows by their pages."""
+        with suppress(NoPagesError):
+            if self._index is not None:
+                rows = np.unique(places.column("_row").to_numpy())
+                found: list[pa.RecordBatch] = self._excerpt(number, self.schema, rows).to_batches()
+                return found
+        return super()._rows_at(number, places)
+
+    def _excerpt(self, number: int, schema: pa.Schema, rows: Rows) -> pa.Table:
+        path = self._path.path / unquote(self.files[number].path)
+        return read_rows(path, schema, rows, self._known.of_file(number))
 
     def _search(self, keys: pa.Table, numbers: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Let DuckDB search the files of this machine all at once."""
@@ -470,7 +486,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             yield pa.repeat(kind, len(rows)), self._as_stored(rows)
         for number, of_file in self._by_file(self._living(places)):
             keys, done = of_file.sort_by("_row").column("_key").to_numpy(), 0
-            for batch in wanted_of(self._whole(number), self._flags(number, of_file)):
+            for batch in self._rows_at(number, of_file):
                 is_updated = keys[done : done + len(batch)] < len(updated)
                 done += len(batch)
                 kinds = np.where(is_updated, "update_preimage", "delete")
