@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,22 +27,27 @@ ROWS_IN_PAGE: Final = 512
 # Makes Arrow end a page there: so often it compares what it has encoded with the limit.
 SMALL_PAGES: Final[Mapping[str, Any]] = {
     "data_page_size": 1,
+    "write_batch_size": ROWS_IN_PAGE,
     # A dictionary comes with every excerpt of its column.
     "dictionary_pagesize_limit": 64 << 10,
-    "write_batch_size": ROWS_IN_PAGE,
     "write_page_index": True,
 }
 Numbers = npt.NDArray[np.int64]
-# A value of Thrift's is its type and itself; a list's is the type of its items, and the items.
-Value = tuple[int, Any]
-Struct = dict[int, Value]
+# A struct's fields by their numbers; by 0 where it begins, by -n where its nth field ends,
+# and by _END where it ends.
+Struct = dict[int, Any]
 
 _MAGIC: Final = b"PAR1"
+# Thrift's types: 1 and 2 are true and false, others but these a byte or eight.
 _INTEGERS: Final = (4, 5, 6)
-_I32, _I64, _DOUBLE, _BINARY, _LIST, _STRUCT = 5, 6, 7, 8, 9, 12
-_REPEATED: Final = (_I32, 2)
+_BINARY, _STRUCT = 8, 12
+_LISTS: Final = (9, 10)
+_LENGTHS: Final = {3: 1, 7: 8}
+# As the number of a field: where a struct ends.
+_END: Final = -(1 << 16)
+_REPEATED: Final = 2
 # The bytes of a PageLocation that are no numbers: the headers of its fields, and its end.
-_OF_LOCATION: Final = ((0, 0x16), (2, 0x15), (4, 0x16), (6, 0))
+_OF_LOCATION: Final = {0: 0x16, 2: 0x15, 4: 0x16, 6: 0}
 
 
 class NoPagesError(ValueError):
@@ -54,20 +59,16 @@ class _Chunk:
     """A column in one row group.
 
     Attributes:
-        metadata: Parquet's ``ColumnMetaData``, as far as an excerpt has it.
+        metadata: The first four fields of Parquet's ``ColumnMetaData``, as they are written.
         rows: How many rows the row group has.
         begin: Where the column's bytes begin, with its dictionary.
-        offsets: Where each page begins.
-        sizes: How long each page is, in bytes.
-        firsts: The first row of each page, within the row group.
+        pages: Where each page begins, how long it is, and which is its first row.
     """
 
-    metadata: Struct
+    metadata: bytes
     rows: int
     begin: int
-    offsets: Numbers
-    sizes: Numbers
-    firsts: Numbers
+    pages: Numbers
 
 
 def read_rows(
@@ -101,105 +102,105 @@ def read_rows(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _excerpt(source: int, leaf: Struct, chunks: Sequence[_Chunk], rows: Numbers) -> pa.ChunkedArray:
+def _excerpt(source: int, leaf: bytes, chunks: Sequence[_Chunk], rows: Numbers) -> pa.ChunkedArray:
     """Read one column of some rows by a file that has their pages only."""
-    content, groups, positions = bytearray(_MAGIC), list[Struct](), list[Numbers]()
+    content, groups, positions = bytearray(_MAGIC), list[bytes](), list[Numbers]()
     read = end = 0
     for chunk in chunks:
-        end += chunk.rows
-        within = rows[slice(*np.searchsorted(rows, (end - chunk.rows, end)))] - (end - chunk.rows)
+        start, end = end, end + chunk.rows
+        within = rows[slice(*np.searchsorted(rows, (start, end)))] - start
         if not len(within):
             continue
-        of_rows = np.searchsorted(chunk.firsts, within, "right") - 1
-        pages, at = np.unique(of_rows, return_inverse=True)
-        lengths = (np.append(chunk.firsts[1:], chunk.rows) - chunk.firsts)[pages]
-        positions.append(within - chunk.firsts[of_rows] + (read + np.cumsum(lengths) - lengths)[at])
-        begin, dictionary = len(content), int(chunk.offsets[0]) - chunk.begin
-        content += os.pread(source, dictionary, chunk.begin)
-        for page in pages.tolist():
-            content += os.pread(source, int(chunk.sizes[page]), int(chunk.offsets[page]))
-        group = {5: (_I64, int(lengths.sum())), 7: (_I64, len(content) - begin)}
-        group[9] = (_I64, begin + dictionary)
-        if dictionary:
-            group[11] = (_I64, begin)
-        groups.append({**chunk.metadata, **group})
-        read += int(lengths.sum())
+        firsts = chunk.pages[:, 2]
+        pages, at = np.unique(np.searchsorted(firsts, within, "right") - 1, return_inverse=True)
+        lengths = np.append(firsts[1:], chunk.rows)[pages] - firsts[pages]
+        # Of each row that is wanted: its page's place among those that are read, and its own.
+        befores = read + np.cumsum(lengths) - lengths
+        positions.append(befores[at] + within - firsts[pages][at])
+        count, begin = int(lengths.sum()), len(content)
+        content += os.pread(source, int(chunk.pages[0, 0]) - chunk.begin, chunk.begin)
+        first = len(content)
+        for offset, size, _ in chunk.pages[pages].tolist():
+            content += os.pread(source, size, offset)
+        groups.append(_row_group(chunk.metadata, count, (begin, first, len(content))))
+        read += count
     footer = _footer(leaf, groups, read)
     content += footer + struct.pack("<i", len(footer)) + _MAGIC
     file = pq.ParquetFile(pa.BufferReader(content), coerce_int96_timestamp_unit="us")
     return file.read(use_threads=False).column(0).take(pa.array(np.concatenate(positions)))
 
 
-def _footer(leaf: Struct, groups: Sequence[Struct], rows: int) -> bytes:
-    """Return Parquet's ``FileMetaData`` of a file with one column."""
-    root = {4: (_BINARY, b"schema"), 5: (_I32, 1)}
-    row_groups = [
-        {
-            1: (_LIST, (_STRUCT, [{2: (_I64, 0), 3: (_STRUCT, chunk)}])),
-            2: chunk[6],
-            3: chunk[5],
-        }
-        for chunk in groups
-    ]
-    return _written(
-        _STRUCT,
-        {
-            1: (_I32, 2),
-            2: (_LIST, (_STRUCT, [root, leaf])),
-            3: (_I64, rows),
-            4: (_LIST, (_STRUCT, row_groups)),
-        },
-    )
+def _footer(leaf: bytes, groups: Sequence[bytes], rows: int) -> bytes:
+    """Write a ``FileMetaData``: version, schema of a root and a leaf, rows, row groups."""
+    root = b"\x48\x06schema" + _field(1, 1) + b"\0"
+    listed = b"\x19\xfc" + _varint(len(groups)) + b"".join(groups)
+    return _field(1, 2) + b"\x19\x2c" + root + leaf + _field(1, rows, 6) + listed + b"\0"
+
+
+def _row_group(metadata: bytes, rows: int, places: tuple[int, int, int]) -> bytes:
+    """Write a ``RowGroup``: its one column, where that is, its bytes, its rows."""
+    begin, first, end = places
+    # Values, bytes, bytes as compressed, where pages begin, and where the dictionary.
+    metadata += _field(1, rows, 6) + _field(1, end - begin, 6) + _field(1, end - begin, 6)
+    metadata += _field(2, first, 6) + (_field(2, begin, 6) if begin < first else b"") + b"\0"
+    chunk = b"\x26\0\x1c" + metadata + b"\0"
+    return b"\x19\x1c" + chunk + _field(1, end - begin, 6) + _field(1, rows, 6) + b"\0"
+
+
+def _field(more: int, number: int, type_: int = 5) -> bytes:
+    """Write a field that is a whole number and not negative, so many behind the one before."""
+    return bytes([more << 4 | type_]) + _varint(number << 1)
+
+
+def _varint(number: int) -> bytes:
+    written = bytearray()
+    while number >= 128:
+        written.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*written, number])
 
 
 @lru_cache(maxsize=2048)
-def _column(path: Path, name: str) -> tuple[Struct, list[_Chunk]] | None:
+def _column(path: Path, name: str) -> tuple[bytes, list[_Chunk]] | None:
     """Return a column's element of the schema, and its chunks; ``None`` where there is none."""
-    footer = _footer_of(path)
-    leaves = [each for each in footer[2][1][1][1:] if 5 not in each]
-    groups = footer[4][1][1]
-    of_leaf = [each[3][1][3][1][1] for each in groups[0][1][1][1]] if groups else []
-    at = [n for n, names in enumerate(of_leaf) if names[0] == name.encode()]
+    footer, content = _footer_of(path)
+    groups, leaves = footer[4], [each for each in footer[2][1:] if 5 not in each]
+    paths = [chunk[3][3] for chunk in groups[0][1]] if groups else []
+    at = [n for n, names in enumerate(paths) if names[0] == name.encode()]
     if not at:
         return None
-    if len(of_leaf[at[0]]) > 1 or leaves[at[0]].get(3) == _REPEATED:
+    if len(paths[at[0]]) > 1 or leaves[at[0]].get(3) == _REPEATED:
         raise NoPagesError(name)
     with path.open("rb") as source:
-        chunks = [_chunk(source.fileno(), each[1][1][1][at[0]], each[3][1]) for each in groups]
-    return leaves[at[0]], chunks
+        chunks = [_chunk(source.fileno(), group[1][at[0]], content, group[3]) for group in groups]
+    return content[leaves[at[0]][0] : leaves[at[0]][_END]], chunks
 
 
 @lru_cache(maxsize=1)
-def _footer_of(path: Path) -> Struct:
-    """Return a file's ``FileMetaData``; the columns of one are asked for one after the other."""
+def _footer_of(path: Path) -> tuple[Struct, bytes]:
+    """Return a ``FileMetaData``; the columns of one file are asked for one after the other."""
     with path.open("rb") as source:
         source.seek(-8, os.SEEK_END)
         (length,) = struct.unpack("<i", source.read(4))
         source.seek(-8 - length, os.SEEK_END)
-        footer: Struct = _parsed(source.read(length), 0, _STRUCT)[0]
-    return footer
+        content = source.read(length)
+    return _Reader(content).struct(), content
 
 
-def _chunk(source: int, chunk: Struct, rows: int) -> _Chunk:
-    if 4 not in chunk:
+def _chunk(source: int, chunk: Struct, footer: bytes, rows: int) -> _Chunk:
+    index, metadata = os.pread(source, chunk[5], chunk[4]), chunk[3]
+    # A list of structs is the first field.
+    reader = _Reader(index[1:])
+    count = reader.length()
+    numbers = _varints(index[1 + reader.at :], 7 * count).reshape(count, 7)
+    if index[0] != 0x19 or any((numbers[:, n] != byte).any() for n, byte in _OF_LOCATION.items()):
         raise NoPagesError
-    content = os.pread(source, chunk[5][1], chunk[4][1])
-    # A list of structs, and how many, is the first field.
-    count, at = (content[1] >> 4, 2) if content[1] < 0xF0 else _varint(content, 2)
-    numbers = _varints(content[at:], 7 * count).reshape(count, 7)
-    if content[0] != 0x19 or any((numbers[:, n] != byte).any() for n, byte in _OF_LOCATION):
-        raise NoPagesError
-    offsets, sizes, firsts = (numbers[:, n].astype(np.int64) >> 1 for n in (1, 3, 5))
-    metadata = chunk[3][1]
-    begin = metadata.get(11, metadata[9])[1] or metadata[9][1]
-    kept = {n: metadata[n] for n in (1, 2, 3, 4, 6)}
+    pages = (numbers[:, 1::2] >> np.uint64(1)).astype(np.int64)
     return _Chunk(
-        metadata=kept,
+        metadata=footer[metadata[0] : metadata[-4]],
         rows=rows,
-        begin=min(begin, int(offsets[0])),
-        offsets=offsets,
-        sizes=sizes.astype(np.int32),
-        firsts=firsts.astype(np.int32),
+        begin=metadata.get(11) or int(pages[0, 0]),
+        pages=pages,
     )
 
 
@@ -213,82 +214,45 @@ def _varints(content: bytes, count: int) -> npt.NDArray[np.uint64]:
     return np.add.reduceat(parts, begins)
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = content[at]
-        number |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return number, at
+class _Reader:
+    """Reads values that follow one another."""
 
+    def __init__(self, content: bytes) -> None:
+        self._content, self.at = content, 0
 
-def _parsed(content: bytes, at: int, type_: int) -> tuple[Any, int]:
-    """Read a value of a type, and return it with the place behind it."""
-    if type_ in (1, 2):
-        return type_ == 1, at
-    if type_ in _INTEGERS:
-        number, at = _varint(content, at)
-        return (number >> 1) ^ -(number & 1), at
-    if type_ == _STRUCT:
-        return _parsed_struct(content, at)
-    if type_ in (_LIST, 10):
-        count, of, at = content[at] >> 4, content[at] & 15, at + 1
-        if count == 15:
-            count, at = _varint(content, at)
-        items = []
-        for _ in range(count):
-            item, at = _parsed(content, at, of)
-            items.append(item)
-        return (of, items), at
-    length = {3: 1, _DOUBLE: 8}.get(type_, 0)
-    if type_ == _BINARY:
-        length, at = _varint(content, at)
-    return content[at : at + length], at + length
+    def byte(self) -> int:
+        self.at += 1
+        return self._content[self.at - 1]
 
+    def varint(self) -> int:
+        number = shift = 0
+        while (byte := self.byte()) >= 128:
+            number |= (byte & 127) << shift
+            shift += 7
+        return number | byte << shift
 
-def _parsed_struct(content: bytes, at: int) -> tuple[Struct, int]:
-    fields, number = Struct(), 0
-    while header := content[at]:
-        at += 1
-        if header >> 4:
-            number += header >> 4
-        else:
-            number, at = _parsed(content, at, _I32)
-        value, at = _parsed(content, at, header & 15)
-        fields[number] = (header & 15, value)
-    return fields, at + 1
+    def length(self) -> int:
+        """Read the header of a list."""
+        self.of = (byte := self.byte()) & 15
+        return self.varint() if byte >> 4 == 15 else byte >> 4
 
+    def value(self, type_: int) -> Any:
+        if type_ in _INTEGERS:
+            return (number := self.varint()) >> 1 ^ -(number & 1)
+        if type_ in _LISTS:
+            length, of = self.length(), self.of
+            return [self.value(of) for _ in range(length)]
+        if type_ == _STRUCT:
+            return self.struct()
+        length = self.varint() if type_ == _BINARY else _LENGTHS.get(type_, 0)
+        self.at += length
+        return self._content[self.at - length : self.at]
 
-def _written(type_: int, value: Any) -> bytes:
-    """Write a value of a type."""
-    if type_ in (1, 2):
-        return b""
-    if type_ in _INTEGERS:
-        return _as_varint((value << 1) ^ (value >> 63))
-    if type_ == _LIST:
-        of, items = value
-        return b"".join(
-            [bytes([0xF0 | of]), _as_varint(len(items)), *(_written(of, n) for n in items)]
-        )
-    if type_ == _STRUCT:
-        return b"".join(_written_fields(value))
-    return (_as_varint(len(value)) if type_ == _BINARY else b"") + bytes(value)
-
-
-def _written_fields(fields: Struct) -> Iterator[bytes]:
-    before = 0
-    for number in sorted(fields):
-        type_, value = fields[number]
-        yield bytes([(number - before) << 4 | type_])
-        yield _written(type_, value)
-        before = number
-    yield b"\0"
-
-
-def _as_varint(number: int) -> bytes:
-    written = bytearray()
-    while number >= 128:
-        written.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*written, number])
+    def struct(self) -> Struct:
+        fields, number = Struct({0: self.at}), 0
+        while header := self.byte():
+            number = number + (header >> 4) if header >> 4 else self.value(_INTEGERS[1])
+            fields[number] = self.value(header & 15)
+            fields[-number] = self.at
+        fields[_END] = self.at
+        return fields

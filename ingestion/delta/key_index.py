@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import log
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -132,37 +132,29 @@ class _OpenRun:
         return entries[(entries["hash"] >= np.uint64(low)) & (entries["hash"] < np.uint64(high))]
 
 
-class _RunWriter:
-    """Writes a run."""
+def _write_run(folder: Path, parts: Iterable[Entries], files: Mapping[int, Known]) -> _Run:
+    """Write entries, of which each part has higher hashes than the one before."""
+    name, heads, rest = f"{uuid.uuid4().hex}.run", list[tuple[int, int]](), np.empty(0, _ENTRY)
+    with (folder / name).open("wb") as file:
+        for entries in parts:
+            # Of runs, which are in order, a stable sort takes an eighth of the time.
+            order = np.argsort(np.ascontiguousarray(entries["hash"]), kind="stable")
+            rest = _put_blocks(file, heads, np.concatenate([rest, entries.take(order)]))
+        _put_blocks(file, heads, np.append(rest, np.full(-len(rest) % _IN_BLOCK, _LAST)))
+        content = np.array(heads, _HEAD).tobytes()
+        file.write(content)
+    return _Run(name=name, blocks=len(heads), checksum=zlib.crc32(content), files=files)
 
-    def __init__(self, folder: Path, files: Mapping[int, Known]) -> None:
-        self._files, self._name = files, f"{uuid.uuid4().hex}.run"
-        self._file, self._heads = (folder / self._name).open("wb"), list[tuple[int, int]]()
-        self._rest = np.empty(0, _ENTRY)
 
-    def write(self, entries: Entries) -> None:
-        """Take entries, and put them into the order of their hashes, which follow those before."""
-        # Runs are in order: a stable sort takes an eighth of the time then.
-        order = np.argsort(np.ascontiguousarray(entries["hash"]), kind="stable")
-        entries = np.concatenate([self._rest, entries.take(order)])
-        whole = len(entries) // _IN_BLOCK * _IN_BLOCK
-        firsts, content = entries["hash"][:whole:_IN_BLOCK].tolist(), entries[:whole].tobytes()
-        begins = range(0, len(content), _BLOCK_BYTES)
-        checksums = (zlib.crc32(content[begin : begin + _BLOCK_BYTES]) for begin in begins)
-        self._heads += zip(firsts, checksums, strict=True)
-        self._file.write(content)
-        self._rest = entries[whole:]
-
-    def close(self) -> _Run:
-        """Fill the last block, and write the heads."""
-        if missing := -len(self._rest) % _IN_BLOCK:
-            self.write(np.full(missing, _LAST))
-        heads = np.array(self._heads, _HEAD).tobytes()
-        with self._file:
-            self._file.write(heads)
-        checksum = zlib.crc32(heads)
-        name, blocks = self._name, len(self._heads)
-        return _Run(name=name, blocks=blocks, checksum=checksum, files=self._files)
+def _put_blocks(file: IO[bytes], heads: list[tuple[int, int]], entries: Entries) -> Entries:
+    """Write the blocks that are whole, and return the entries behind them."""
+    whole = len(entries) // _IN_BLOCK * _IN_BLOCK
+    for begin in range(0, whole, _IN_BLOCK):
+        block = entries[begin : begin + _IN_BLOCK]
+        content = block.tobytes()
+        heads.append((int(block["hash"][0]), zlib.crc32(content)))
+        file.write(content)
+    return entries[whole:]
 
 
 class KeyIndex:
@@ -204,49 +196,37 @@ class KeyIndex:
         Raises:
             DamagedIndexError: a run is not as it was written.
         """
-        before, alive = [*self._runs], {*files}
-        numbers = {file: number for run in before for number, file in run.files.items()}
-        number, waiting, parts = max(numbers.values(), default=-1), dict[int, Known](), []
-        for file in [file for file in files if file not in numbers]:
-            number += 1
-            parts.append(_entries_of(hashes_of(file), number))
-            waiting[number] = file
-            if sum(map(len, parts)) >= _AT_ONCE:
-                self._add(parts, waiting)
-                waiting, parts = {}, []
-        if waiting:
-            self._add(parts, waiting)
-        while group := _mergeable(self._runs, alive):
-            self._runs = [run for run in self._runs if run not in group] + self._merged(
-                group, alive
-            )
-        if self._runs != before:
-            self._save()
-
-    def _add(self, parts: Sequence[Entries], files: Mapping[int, Known]) -> None:
+        before, alive = self._runs, {*files}
+        known = {file: number for run in before for number, file in run.files.items()}
+        new = enumerate(
+            (file for file in files if file not in known), max(known.values(), default=-1) + 1
+        )
         self._folder.mkdir(parents=True, exist_ok=True)
-        writer = _RunWriter(self._folder, files)
-        writer.write(np.concatenate(parts))
-        self._runs.append(writer.close())
-        self._save()
+        while some := dict(_of_rows(new, _AT_ONCE)):
+            entries = [_entries_of(hashes_of(file), number) for number, file in some.items()]
+            self._replace([], _write_run(self._folder, [np.concatenate(entries)], some))
+        while runs := _mergeable(self._runs, alive):
+            self._replace(runs, self._merged(runs, alive))
 
-    def _merged(self, runs: Sequence[_Run], alive: Collection[Known]) -> list[_Run]:
+    def _merged(self, runs: Sequence[_Run], alive: Collection[Known]) -> _Run:
         """Write the entries of some runs to one, without those of files that are gone."""
         files = {n: file for run in runs for n, file in run.files.items() if file in alive}
-        if not files:
-            return []
+        numbers = np.array([*files], np.int64)
+
+        def parts() -> Iterator[Entries]:
+            firsts = np.sort(np.concatenate([run.heads["hash"] for run in opened]))
+            bounds = firsts[:: _AT_ONCE // _IN_BLOCK][1:].tolist()
+            for low, high in pairwise([0, *bounds, _END]):
+                entries = np.concatenate([run.between(low, high) for run in opened])
+                yield entries[np.isin(_numbers_of(entries), numbers)]
+
         with ExitStack() as stack:
             opened = [stack.enter_context(closing(_OpenRun(self._folder, run))) for run in runs]
-            firsts = np.sort(np.concatenate([run.heads["hash"] for run in opened]))
-            bounds = [0, *firsts[:: _AT_ONCE // _IN_BLOCK][1:].tolist(), _END]
-            writer, numbers = _RunWriter(self._folder, files), np.array([*files])
-            for low, high in pairwise(bounds):
-                entries = np.concatenate([run.between(low, high) for run in opened])
-                writer.write(entries[np.isin(_numbers_of(entries), numbers)])
-            return [writer.close()]
+            return _write_run(self._folder, parts() if files else (), files)
 
-    def _save(self) -> None:
+    def _replace(self, runs: Sequence[_Run], by: _Run) -> None:
         """Name the runs by a manifest, and delete all others."""
+        self._runs = [*(run for run in self._runs if run not in runs), by]
         text = json.dumps({"of": self._of, "runs": [asdict(run) for run in self._runs]})
         new = self._folder / f"{uuid.uuid4().hex}.new"
         new.write_text(f"{zlib.crc32(text.encode())}\n{text}")
@@ -267,10 +247,8 @@ class KeyIndex:
             with closing(_OpenRun(self._folder, run)) as opened:
                 found.append(opened.find(hashes))
         entries = np.concatenate(found)
-        numbers, files = (
-            _numbers_of(entries),
-            {n: f for run in self._runs for n, f in run.files.items()},
-        )
+        numbers = _numbers_of(entries)
+        files = {number: file for run in self._runs for number, file in run.files.items()}
         order = np.lexsort([entries["row"], numbers])
         for group in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
             if len(group) and (file := files.get(int(numbers[group[0]]))):
@@ -301,6 +279,14 @@ def _mergeable(runs: Sequence[_Run], alive: Collection[Known]) -> list[_Run]:
             return [run]
         by_size[int(log(max(rows, 1), _ALIKE))].append(run)
     return next((group for group in by_size.values() if len(group) >= _ALIKE), [])
+
+
+def _of_rows(files: Iterator[tuple[int, Known]], most: int) -> Iterator[tuple[int, Known]]:
+    """Take files until they have so many rows."""
+    rows = 0
+    while rows < most and (file := next(files, None)):
+        rows += file[1][2]
+        yield file
 
 
 def _entries_of(hashes: Hashes, number: int) -> Entries:

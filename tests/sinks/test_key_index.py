@@ -49,9 +49,7 @@ class Twins:
         self.index, self.seq = folder / "keys", 0
         self.keys = [column.name for column in parse_columns(keys)]
         columns = parse_columns(f"{keys}, name STRING, {OURS}")
-        definition = TableDefinition(
-            columns=columns, keys=tuple(self.keys), deletion_vectors=True
-        )
+        definition = TableDefinition(columns=columns, keys=tuple(self.keys), deletion_vectors=True)
         self.tables = [
             DeltaSinkTable(STREAM, Location.of(folder / name / STREAM), index=index)
             for name, index in (("with", self.index), ("without", None))
@@ -103,7 +101,13 @@ class Twins:
     def read(self) -> list[Any]:
         """Return the rows, which both have."""
         found = [
-            sorted((str(row) for batch in scan_rows(table.path, [*self.keys, "name"]) for row in batch.to_pylist()))
+            sorted(
+                (
+                    str(row)
+                    for batch in scan_rows(table.path, [*self.keys, "name"])
+                    for row in batch.to_pylist()
+                )
+            )
             for table in self.tables
         ]
         assert found[0] == found[1]
