@@ -91,12 +91,12 @@ class _OpenRun:
         Raises:
             DamagedIndexError: they, or the length of the file, are not as they were written.
         """
-        self._file, size = (folder / run.name).open("rb"), run.blocks * _BLOCK_BYTES
-        self._file.seek(size)
-        heads = self._file.read()
+        with (folder / run.name).open("rb") as file:
+            file.seek(run.blocks * _BLOCK_BYTES)
+            heads = file.read()
         if len(heads) != run.blocks * _HEAD.itemsize or zlib.crc32(heads) != run.checksum:
             raise DamagedIndexError(run.name)
-        self.heads = np.frombuffer(heads, _HEAD)
+        self.heads, self._file = np.frombuffer(heads, _HEAD), (folder / run.name).open("rb")
 
     def close(self) -> None:
         self._file.close()

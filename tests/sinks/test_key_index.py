@@ -1,14 +1,15 @@
-"""With an index of its keys a table gets the same rows as without one, whatever befalls the index."""
+"""With an index of its keys a table gets the same rows as without one."""
 
 from __future__ import annotations
 
+import errno
 import json
 import random
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import DeltaTable
 
 from oncelake.ingestion.declaration.ddl import parse_columns
 from oncelake.ingestion.delta import excerpts, key_index
@@ -46,29 +47,47 @@ class Twins:
     """Two tables that get the same batches; the first has an index."""
 
     def __init__(self, folder: Path, keys: str = "id BIGINT NOT NULL") -> None:
+        """Make them."""
+        self._open(folder, keys)
+        columns = parse_columns(f"{keys}, name STRING, {OURS}")
+        for table in self.tables:
+            table.create(
+                TableDefinition(columns=columns, keys=tuple(self.keys), deletion_vectors=True)
+            )
+            table.commit_note(note(0))
+
+    @classmethod
+    def opened(cls, folder: Path, seq: int) -> Twins:
+        """Open those that are there."""
+        twins = cls.__new__(cls)
+        twins._open(folder, "id BIGINT")
+        twins.seq = seq
+        return twins
+
+    def _open(self, folder: Path, keys: str) -> None:
         self.index, self.seq = folder / "keys", 0
         self.keys = [column.name for column in parse_columns(keys)]
-        columns = parse_columns(f"{keys}, name STRING, {OURS}")
-        definition = TableDefinition(columns=columns, keys=tuple(self.keys), deletion_vectors=True)
         self.tables = [
             DeltaSinkTable(STREAM, Location.of(folder / name / STREAM), index=index)
             for name, index in (("with", self.index), ("without", None))
         ]
-        for table in self.tables:
-            table.create(definition)
-            table.commit_note(note(0))
 
-    def schema(self) -> pa.Schema:
-        return pa.schema(read_delta(self.tables[0].path).schema().to_arrow())
+    def use(self, index: Path) -> None:
+        """Let the first table have its index in another folder."""
+        self.index = index
+        self.tables[0] = DeltaSinkTable(STREAM, self.tables[0].path, index=index)
 
     def rows(self, names: Mapping[Key, str]) -> pa.Table:
+        """Return rows of keys and names."""
         values = [
             {**dict(zip(self.keys, key, strict=True)), "name": name, "_offset": n, "_seq": self.seq}
             for n, (key, name) in enumerate(names.items())
         ]
-        return pa.Table.from_pylist(values, self.schema())
+        schema = pa.schema(read_delta(self.tables[0].path).schema().to_arrow())
+        return pa.Table.from_pylist(values, schema)
 
     def find(self, table: DeltaSinkTable, keys: pa.Table) -> list[dict[str, Any]]:
+        """Look keys up, for some columns and for all."""
         with closing(table.begin(self.seq + 1)) as begun:
             few = begun.rows_of(keys, [*self.keys, "_offset"]).to_pylist()
         with closing(table.begin(self.seq + 1)) as begun:
@@ -102,11 +121,9 @@ class Twins:
         """Return the rows, which both have."""
         found = [
             sorted(
-                (
-                    str(row)
-                    for batch in scan_rows(table.path, [*self.keys, "name"])
-                    for row in batch.to_pylist()
-                )
+                str(row)
+                for batch in scan_rows(table.path, [*self.keys, "name"])
+                for row in batch.to_pylist()
             )
             for table in self.tables
         ]
@@ -178,7 +195,7 @@ def test_random_batches_come_to_the_same_rows(
     def some(count: int) -> list[Key]:
         return [(dice.randrange(3000), dice.choice("ab")) for _ in range(count)]
 
-    twins.upsert({key: "first" for key in some(2500)})
+    twins.upsert(dict.fromkeys(some(2500), "first"))
     acts = [compacted, rewound, widened, overwritten, merged_small]
     for turn in range(14):
         if turn % 2:
@@ -187,6 +204,219 @@ def test_random_batches_come_to_the_same_rows(
         twins.upsert({key: f"{turn}" for key in some(60) if key not in gone}, [*{*gone}])
 
         twins.read()
+
+
+def test_what_only_another_host_has_written_is_found(tmp_path: Path) -> None:
+    """Two machines take turns, each with an index of its own; neither tells the other."""
+    twins, other = Twins(tmp_path), tmp_path / "other"
+    for turn in range(8):
+        twins.use(other if turn % 3 == 2 else tmp_path / "keys")
+        twins.upsert({(n,): f"{turn}" for n in range(turn, turn + 30)}, [(turn - 1,)])
+
+        twins.read()
+    assert (other / "manifest").exists()
+
+
+def test_an_index_of_another_table_is_not_used(tmp_path: Path) -> None:
+    """A folder that another table of the same keys has filled is begun anew."""
+    others, twins = Twins(tmp_path / "others"), Twins(tmp_path)
+    others.upsert({(n,): "theirs" for n in range(0, 100, 2)})
+    others.upsert({(1,): "theirs"})
+    twins.use(others.index)
+    twins.upsert({(n,): "ours" for n in range(100)})
+
+    twins.upsert({(n,): "again" for n in range(100)})
+
+    assert len(twins.read()) == 100
+    assert manifest(twins)["of"]["table"] == str(read_delta(twins.tables[0].path).metadata().id)
+
+
+@pytest.mark.parametrize("field", ["duckdb", "format", "keys"])
+def test_an_index_of_other_hashes_is_not_used(twins: Twins, field: str) -> None:
+    """What made them is another version, or other columns: the index is made anew."""
+    twins.find(twins.tables[0], twins.rows({(1,): ""}).select(["id"]))
+    read = manifest(twins)
+    of = {**read["of"], field: [["name", "string"]] if field == "keys" else "another"}
+    for run in read["runs"]:
+        spoil(twins.index / run["name"], 0, 1)
+    text = json.dumps({**read, "of": of})
+    (twins.index / "manifest").write_text(f"{zlib.crc32(text.encode())}\n{text}")
+
+    twins.upsert({(n,): "again" for n in range(0, 9000, 100)})
+
+    assert manifest(twins)["of"] == read["of"]
+    assert len(twins.read()) == 9000
+
+
+def spoil(file: Path, at: int, bits: int) -> None:
+    """Flip bits of a byte."""
+    content = bytearray(file.read_bytes())
+    content[at] ^= bits
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_damaged_index_is_made_anew(twins: Twins, seed: int) -> None:
+    """A bit that was flipped anywhere, a file that is short, empty, missing or of another run."""
+    dice = random.Random(seed)
+    keys = [(dice.randrange(9500),) for _ in range(1500)]
+    twins.upsert(dict.fromkeys(keys, "before"))
+    twins.find(twins.tables[0], twins.rows({(1,): ""}).select(["id"]))
+    file = dice.choice(sorted(twins.index.iterdir()))
+    size = file.stat().st_size
+    match seed % 4:
+        case 0:
+            spoil(file, dice.randrange(size), 1 << dice.randrange(8))
+        case 1:
+            file.write_bytes(file.read_bytes()[: dice.randrange(size)])
+        case 2:
+            file.unlink()
+        case 3:
+            file.write_bytes(dice.choice(sorted(twins.index.iterdir())).read_bytes())
+
+    twins.upsert(dict.fromkeys(keys, "after"), [(9501,)])
+
+    assert len(twins.read()) == len({*keys, *((n,) for n in range(9000))})
+
+
+def test_an_index_that_cannot_be_written_is_done_without(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk is full: the files are searched, and the batch is the same."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(key_index, "_write_run", full)
+
+    twins.upsert({(5,): "again", (9001,): "new"}, [(6,)])
+
+    assert len(twins.read()) == 9000
+
+
+@pytest.mark.parametrize("values", [1, 7])
+def test_keys_of_one_hash_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: int
+) -> None:
+    """The index only narrows: where all keys collide, the files' own keys decide."""
+
+    def weak(connection: Any, keys: pa.Table) -> key_index.Hashes:
+        return key_index_hash(connection, keys) % np.uint64(values)
+
+    key_index_hash = key_index.hash_keys
+    monkeypatch.setattr(transaction, "hash_keys", weak)
+    only_by_index(monkeypatch)
+    twins = Twins(tmp_path)
+    for start in (0, 300):
+        twins.upsert({(n,): "first" for n in range(start, start + 500)})
+
+    twins.upsert({(n,): "second" for n in range(0, 900, 40)}, [(n,) for n in range(1, 800, 80)])
+
+    # 800 to 880 by forties are new.
+    assert len(twins.read()) == 800 + 3 - 10
+
+
+def test_rows_of_other_keys_are_noticed(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index that names them, whatever its checksums say, is made anew."""
+    monkeypatch.setattr(
+        key_index,
+        "_entries_of",
+        lambda hashes, number, of=key_index._entries_of: of(hashes[::-1], number),
+    )
+    twins.find(twins.tables[0], twins.rows({(1,): ""}).select(["id"]))
+    monkeypatch.undo()
+    monkeypatch.setattr(transaction, "ROWS_IN_PAGE", 0)
+
+    twins.upsert({(n,): "again" for n in range(0, 9000, 50)})
+
+    assert len(twins.read()) == 9000
+
+
+def test_an_erase_leaves_no_hash_of_its_key(twins: Twins) -> None:
+    """The index goes as a whole; the next batch makes it anew."""
+    twins.find(twins.tables[0], twins.rows({(1,): ""}).select(["id"]))
+    assert twins.index.exists()
+
+    for table in twins.tables:
+        table.erase(
+            twins.rows({(1,): ""}).select(["id"]), replace(note(twins.seq + 1), kind="erase")
+        )
+
+    assert not twins.index.exists()
+    twins.seq += 1
+    twins.upsert({(2,): "again"})
+    assert len(twins.read()) == 8999
+
+
+def test_an_index_has_sixteen_bytes_a_row_at_most_and_few_runs(twins: Twins) -> None:
+    """However many batches come, and files go."""
+    for turn in range(40):
+        twins.upsert({(n,): f"{turn}" for n in range(turn * 100, turn * 100 + 600)})
+        if turn % 10 == 9:
+            compacted(twins)
+    twins.upsert({(0,): "last"})
+
+    runs, rows = (
+        manifest(twins)["runs"],
+        sum(f.rows for f in twins.tables[0].begin(twins.seq + 1).files),
+    )
+    assert len(runs) <= 12
+    # A run's last block is filled up.
+    size = sum(file.stat().st_size for file in twins.index.glob("*.run"))
+    assert size <= 2 * 16 * rows + len(runs) * 4096
+    assert {file.name for file in twins.index.iterdir()} == {"manifest", *(r["name"] for r in runs)}
+
+
+def test_new_files_can_be_read_by_a_few_rows(twins: Twins) -> None:
+    """Those of a batch, of upkeep and of an alter; without an index they are as they were."""
+    twins.upsert({(n,): "again" for n in range(2000)})
+    plain = twins.tables[1]
+    for file in plain.begin(twins.seq + 1).files:
+        metadata = pq.read_metadata(plain.path.path / file.path)
+        assert not metadata.row_group(0).column(0).has_offset_index
+
+    for act in (twins.read, lambda: compacted(twins), lambda: widened(twins)):
+        act()
+        for file in twins.tables[0].begin(twins.seq + 1).files:
+            column = excerpts._column(twins.tables[0].path.path / file.path, "id")
+            assert column is not None
+            firsts = column[1][0].pages[:, 2]
+            assert np.diff(firsts).max(initial=0) <= excerpts.ROWS_IN_PAGE
+
+
+# Makes the index again and again.
+_BUILDS = """
+import sys, shutil
+from pathlib import Path
+from oncelake.ingestion.sinks.delta import transaction
+from tests.sinks import test_key_index as it
+transaction.ROWS_IN_PAGE = 0
+it.key_index._AT_ONCE = 1000
+twins = it.Twins.opened(Path(sys.argv[1]), int(sys.argv[2]))
+keys = twins.rows({(1,): ""}).select(["id"])
+print("begun", flush=True)
+while True:
+    twins.tables[0].begin(twins.seq + 1).rows_of(keys, ["id"])
+    shutil.rmtree(twins.index)
+"""
+
+
+def test_a_run_that_is_killed_while_it_writes_the_index_leaves_it_usable(twins: Twins) -> None:
+    """Killed twelve times at any moment: the next finds every row, and cleans up."""
+    dice = random.Random(1)
+    for turn in range(12):
+        command = [sys.executable, "-c", _BUILDS, str(twins.index.parent), str(twins.seq)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(dice.random() * 0.1)
+            process.kill()
+
+        twins.upsert({(n,): f"{turn}" for n in range(turn, 9000, 300)}, [(turn + 1,)])
+
+        twins.read()
+        runs = {run["name"] for run in manifest(twins)["runs"]}
+        assert {file.name for file in twins.index.iterdir()} == {"manifest", *runs}
 
 
 def compacted(twins: Twins) -> None:
