@@ -38,16 +38,21 @@ Numbers = npt.NDArray[np.int64]
 Struct = dict[int, Any]
 
 _MAGIC: Final = b"PAR1"
-# Thrift's types: 1 and 2 are true and false, others but these a byte or eight.
+# Thrift's types; 1 and 2 are true and false as a field, and a byte in a list.
 _INTEGERS: Final = (4, 5, 6)
 _BINARY, _STRUCT = 8, 12
 _LISTS: Final = (9, 10)
-_LENGTHS: Final = {3: 1, 7: 8}
+_BYTE: Final = 3
+_LENGTHS: Final = {1: 0, 2: 0, _BYTE: 1, 7: 8}
 # As the number of a field: where a struct ends.
 _END: Final = -(1 << 16)
 _REPEATED: Final = 2
 # The bytes of a PageLocation that are no numbers: the headers of its fields, and its end.
 _OF_LOCATION: Final = {0: 0x16, 2: 0x15, 4: 0x16, 6: 0}
+
+
+# What comes of a footer or a page that is not as it was written.
+_DAMAGED: Final = (ArithmeticError, LookupError, MemoryError, OSError, TypeError, ValueError)
 
 
 class NoPagesError(ValueError):
@@ -97,7 +102,7 @@ def read_rows(
                     values = _excerpt(source.fileno(), *column, rows).combine_chunks()
                 columns.append(cast_values(values, field.type))
     # Whoever reads it as a whole says what is wrong with it.
-    except (pa.ArrowException, LookupError, TypeError, ValueError, struct.error) as error:
+    except (*_DAMAGED, struct.error, pa.ArrowException) as error:
         raise NoPagesError(str(error)) from error
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -199,7 +204,7 @@ def _chunk(source: int, chunk: Struct, footer: bytes, rows: int) -> _Chunk:
     return _Chunk(
         metadata=footer[metadata[0] : metadata[-4]],
         rows=rows,
-        begin=metadata.get(11) or int(pages[0, 0]),
+        begin=min(metadata.get(11) or metadata[9], int(pages[0, 0])),
         pages=pages,
     )
 
@@ -240,12 +245,14 @@ class _Reader:
         if type_ in _INTEGERS:
             return (number := self.varint()) >> 1 ^ -(number & 1)
         if type_ in _LISTS:
-            length, of = self.length(), self.of
+            length, of = self.length(), max(self.of, _BYTE)
             return [self.value(of) for _ in range(length)]
         if type_ == _STRUCT:
             return self.struct()
-        length = self.varint() if type_ == _BINARY else _LENGTHS.get(type_, 0)
+        length = self.varint() if type_ == _BINARY else _LENGTHS[type_]
         self.at += length
+        if self.at > len(self._content):
+            raise NoPagesError
         return self._content[self.at - length : self.at]
 
     def struct(self) -> Struct:
