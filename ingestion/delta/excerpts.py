@@ -24,10 +24,9 @@ from oncelake.ingestion.tables.arrow_types import cast_values
 
 # So many rows are in a page of a file that is written to be read by excerpts.
 ROWS_IN_PAGE: Final = 512
-# Makes Arrow end a page there: so often it compares what it has encoded with the limit.
+# What makes Arrow write such files.
 SMALL_PAGES: Final[Mapping[str, Any]] = {
-    "data_page_size": 1,
-    "write_batch_size": ROWS_IN_PAGE,
+    "max_rows_per_page": ROWS_IN_PAGE,
     # A dictionary comes with every excerpt of its column.
     "dictionary_pagesize_limit": 64 << 10,
     "write_page_index": True,

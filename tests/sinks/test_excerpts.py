@@ -24,7 +24,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "pages of the second kind": {**SMALL_PAGES, "data_page_version": "2.0", "compression": "zstd"},
     "no dictionary": {**SMALL_PAGES, "use_dictionary": False, "compression": "none"},
     "a dictionary that is too large": {**SMALL_PAGES, "dictionary_pagesize_limit": 2_000},
-    "small batches": {**SMALL_PAGES, "write_batch_size": 3, "write_page_checksum": True},
+    "pages of three rows": {**SMALL_PAGES, "max_rows_per_page": 3, "write_page_checksum": True},
 }
 
 
