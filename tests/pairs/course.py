@@ -406,16 +406,16 @@ COURSE: Final = (
     ),
     Feature(name="deletion_vectors", fields={"deletion_vectors": True}, page="maintain.md"),
     Feature(
-        name="change_data_feed",
-        fields={"sink.delta": {"change_data_feed": True}},
-        page="sinks.md",
-    ),
-    Feature(
         name="key_index",
         fields={"sink.delta": {"key_index": True}},
         needs={"deletion_vectors": True},
         page="sinks.md",
         shape=_asked_always,
+    ),
+    Feature(
+        name="change_data_feed",
+        fields={"sink.delta": {"change_data_feed": True}},
+        page="sinks.md",
     ),
     Feature(name="sink: iceberg", fields={"sink.iceberg": {"spark_names": True}}, page="sinks.md"),
     Feature(

@@ -8,8 +8,7 @@ import random
 import subprocess
 import sys
 import time
-import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -231,52 +230,105 @@ def test_an_index_of_another_table_is_not_used(tmp_path: Path) -> None:
     assert manifest(twins)["of"]["table"] == str(read_delta(twins.tables[0].path).metadata().id)
 
 
-@pytest.mark.parametrize("field", ["duckdb", "format", "keys"])
-def test_an_index_of_other_hashes_is_not_used(twins: Twins, field: str) -> None:
-    """What made them is another version, or other columns: the index is made anew."""
-    twins.find(twins.tables[0], twins.rows({(1,): ""}).select(["id"]))
-    read = manifest(twins)
-    of = {**read["of"], field: [["name", "string"]] if field == "keys" else "another"}
-    for run in read["runs"]:
-        spoil(twins.index / run["name"], 0, 1)
-    text = json.dumps({**read, "of": of})
-    (twins.index / "manifest").write_text(f"{zlib.crc32(text.encode())}\n{text}")
+@pytest.mark.parametrize("what", ["duckdb.__version__", f"{key_index.__name__}._FORMAT"])
+def test_an_index_of_other_hashes_is_not_used(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Another version has made them: the index is made anew."""
+    hashes = key_index.hash_keys
+    with monkeypatch.context() as patch:
+        patch.setattr(what, "0")
+        patch.setattr(transaction, "hash_keys", lambda *given: hashes(*given) ^ np.uint64(1))
+        twins.find(twins.tables[0], twins.rows({(1,): ""}).select(["id"]))
+    before = manifest(twins)["of"]
 
     twins.upsert({(n,): "again" for n in range(0, 9000, 100)})
 
-    assert manifest(twins)["of"] == read["of"]
+    assert manifest(twins)["of"] != before
     assert len(twins.read()) == 9000
 
 
-def spoil(file: Path, at: int, bits: int) -> None:
-    """Flip bits of a byte."""
+def test_an_index_of_other_keys_is_not_used(twins: Twins) -> None:
+    """Rows are looked up by other columns: the index is made anew."""
+    twins.upsert({(5,): "alone"})
+
+    for name, ids in (("alone", [5]), ("nobody", [])):
+        with closing(twins.tables[0].begin(twins.seq + 1)) as begun:
+            found = begun.rows_of(pa.table({"name": [name]}), ["id"])
+        assert found["id"].to_pylist() == ids
+    assert manifest(twins)["of"]["keys"] == [["name", "string"]]
+
+
+def flipped(file: Path, dice: random.Random) -> None:
+    """Flip a bit."""
     content = bytearray(file.read_bytes())
-    content[at] ^= bits
+    content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_a_damaged_index_is_made_anew(twins: Twins, seed: int) -> None:
-    """A bit that was flipped anywhere, a file that is short, empty, missing or of another run."""
+def cut(file: Path, dice: random.Random) -> None:
+    """Cut a file short."""
+    file.write_bytes(file.read_bytes()[: dice.randrange(file.stat().st_size)])
+
+
+def swapped(file: Path, dice: random.Random) -> None:
+    """Take another file's content."""
+    file.write_bytes(dice.choice(sorted(file.parent.iterdir())).read_bytes())
+
+
+def without_blocks(file: Path, dice: random.Random) -> None:
+    """Let zeros stand where some blocks did not reach the disk."""
+    for run in file.parent.glob("*.run"):
+        content = bytearray(run.read_bytes())
+        begin = dice.randrange(len(content) // 2)
+        end = min(begin + 20_000, len(content) * 9 // 10)
+        content[begin:end] = bytes(end - begin)
+        run.write_bytes(content)
+
+
+def with_other_heads(file: Path, dice: random.Random) -> None:
+    """Let blocks be said to begin with another hash."""
+    for run in file.parent.glob("*.run"):
+        content = bytearray(run.read_bytes())
+        blocks = len(content) // (key_index._BLOCK_BYTES + key_index._HEAD.itemsize)
+        heads = content[blocks * key_index._BLOCK_BYTES :]
+        for head in range(dice.randrange(3), blocks, 3):
+            heads[head * key_index._HEAD.itemsize + 7] ^= 1 << 6
+        content[blocks * key_index._BLOCK_BYTES :] = heads
+        run.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [flipped, cut, swapped, without_blocks, with_other_heads],
+    ids=lambda harm: harm.__name__,
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_damaged_index_is_made_anew(
+    twins: Twins, harm: Callable[[Path, random.Random], None], seed: int
+) -> None:
+    """What a disk, or a power cut, has left of it is not believed."""
     dice = random.Random(seed)
-    keys = [(dice.randrange(9500),) for _ in range(1500)]
+    keys = [(dice.randrange(9500),) for _ in range(4000)]
     twins.upsert(dict.fromkeys(keys, "before"))
     twins.find(twins.tables[0], twins.rows({(1,): ""}).select(["id"]))
-    file = dice.choice(sorted(twins.index.iterdir()))
-    size = file.stat().st_size
-    match seed % 4:
-        case 0:
-            spoil(file, dice.randrange(size), 1 << dice.randrange(8))
-        case 1:
-            file.write_bytes(file.read_bytes()[: dice.randrange(size)])
-        case 2:
-            file.unlink()
-        case 3:
-            file.write_bytes(dice.choice(sorted(twins.index.iterdir())).read_bytes())
+    harm(dice.choice(sorted(twins.index.iterdir())), dice)
 
     twins.upsert(dict.fromkeys(keys, "after"), [(9501,)])
 
     assert len(twins.read()) == len({*keys, *((n,) for n in range(9000))})
+
+
+@pytest.mark.parametrize("name", ["manifest", "*.run"])
+def test_an_index_that_lacks_a_file_is_made_anew(twins: Twins, name: str) -> None:
+    """Somebody has deleted it."""
+    twins.find(twins.tables[0], twins.rows({(1,): ""}).select(["id"]))
+    for file in twins.index.glob(name):
+        file.unlink()
+
+    twins.upsert({(n,): "again" for n in range(0, 9000, 10)})
+
+    assert len(twins.read()) == 9000
 
 
 def test_an_index_that_cannot_be_written_is_done_without(
