@@ -100,10 +100,10 @@ def read_rows(
                 else:
                     values = _excerpt(source.fileno(), *column, rows).combine_chunks()
                 columns.append(cast_values(values, field.type))
+        return pa.Table.from_arrays(columns, schema=schema)
     # Whoever reads it as a whole says what is wrong with it.
     except (*_DAMAGED, struct.error, pa.ArrowException) as error:
         raise NoPagesError(str(error)) from error
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _excerpt(source: int, leaf: bytes, chunks: Sequence[_Chunk], rows: Numbers) -> pa.ChunkedArray:

@@ -42,6 +42,8 @@ _IN_BLOCK: Final = 256
 _BLOCK_BYTES: Final = _IN_BLOCK * _ENTRY.itemsize
 # So many entries are in memory at once.
 _AT_ONCE: Final = 4 << 20
+# So many hashes are looked for at once.
+_AT_ONCE_FOUND: Final = 16 << 10
 # So many runs of about a size become one.
 _ALIKE: Final = 4
 # Behind the last entry of a run, until its last block is whole: of no file.
@@ -245,7 +247,9 @@ class KeyIndex:
         hashes, found = np.unique(hashes), [np.empty(0, _ENTRY)]
         for run in self._runs:
             with closing(_OpenRun(self._folder, run)) as opened:
-                found.append(opened.find(hashes))
+                # Each is a block in memory.
+                parts = np.array_split(hashes, len(hashes) // _AT_ONCE_FOUND + 1)
+                found += map(opened.find, parts)
         entries = np.concatenate(found)
         numbers = _numbers_of(entries)
         files = {number: file for run in self._runs for number, file in run.files.items()}

@@ -24,7 +24,7 @@ OWN: Final = {"a": ("a",), "b": ("b", "c")}
 def _asked_always(plan: Plan) -> None:
     """Let batches ask an index of keys in a table of any size (sinks.md)."""
     del plan
-    transaction.ROWS_IN_PAGE = 0
+    transaction.ROWS_PER_KEY = 0
 
 
 def at(moment: int | None, act: Act) -> Callable[[Plan], None]:

@@ -39,7 +39,7 @@ Key = tuple[Any, ...]
 @pytest.fixture(autouse=True)
 def _of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of a table of any size asks the index."""
-    monkeypatch.setattr(transaction, "ROWS_IN_PAGE", 0)
+    monkeypatch.setattr(transaction, "ROWS_PER_KEY", 0)
 
 
 class Twins:
@@ -377,7 +377,7 @@ def test_rows_of_other_keys_are_noticed(twins: Twins, monkeypatch: pytest.Monkey
     )
     twins.find(twins.tables[0], twins.rows({(1,): ""}).select(["id"]))
     monkeypatch.undo()
-    monkeypatch.setattr(transaction, "ROWS_IN_PAGE", 0)
+    monkeypatch.setattr(transaction, "ROWS_PER_KEY", 0)
 
     twins.upsert({(n,): "again" for n in range(0, 9000, 50)})
 
@@ -442,7 +442,7 @@ import sys, shutil
 from pathlib import Path
 from oncelake.ingestion.sinks.delta import transaction
 from tests.sinks import test_key_index as it
-transaction.ROWS_IN_PAGE = 0
+transaction.ROWS_PER_KEY = 0
 it.key_index._AT_ONCE = 1000
 twins = it.Twins.opened(Path(sys.argv[1]), int(sys.argv[2]))
 keys = twins.rows({(1,): ""}).select(["id"])

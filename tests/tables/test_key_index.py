@@ -37,7 +37,7 @@ def test_batches_that_ask_an_index_are_proven(
     world: World, monkeypatch: pytest.MonkeyPatch, declared: dict[str, Any]
 ) -> None:
     """Upkeep, a rewind, and files that Spark and delta-rs have put together lie between them."""
-    monkeypatch.setattr(transaction, "ROWS_IN_PAGE", 0)
+    monkeypatch.setattr(transaction, "ROWS_PER_KEY", 0)
     asked = list[int]()
     by_index = DeltaTransaction._find_by_index
 

@@ -38,7 +38,7 @@ from oncelake.ingestion.delta.commits import (
 from oncelake.ingestion.delta.data_files import AddedFile, is_ordered
 from oncelake.ingestion.delta.description import partitions_in, reshaped
 from oncelake.ingestion.delta.durability import FEED_FOLDER, seal_commits
-from oncelake.ingestion.delta.excerpts import ROWS_IN_PAGE, NoPagesError, read_rows
+from oncelake.ingestion.delta.excerpts import NoPagesError, read_rows
 from oncelake.ingestion.delta.features import (
     KEY_INDEX,
     clustering_columns,
@@ -105,6 +105,8 @@ _NAMES: Final = re.compile(r"`((?:[^`]|``)+)`|([^,`\s][^,`]*)")
 _MILLISECOND: Final = 1_000
 # What a feed calls what has become of a row.
 _CHANGE_TYPE: Final = "_change_type"
+# To read a key's row by its pages takes as long as to search so many rows.
+ROWS_PER_KEY: Final = 2_000
 # What DuckDB takes for a pattern in the name of a file.
 _PATTERN: Final = re.compile(r"[*?\[\]{}]")
 
@@ -256,8 +258,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     def rows_of(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """Look the keys up in the index, if there is one, and they are few beside the rows."""
         rows = sum(file.rows for file in self.files)
-        if self._index_folder and len(keys) * ROWS_IN_PAGE < rows:
-            of = [(name, str(self.schema.field(name).type)) for name in keys.column_names]
+        if self._index_folder and len(keys) * ROWS_PER_KEY < rows:
+            of = [(name, str(self.schema.field(name).type)) for name in sorted(keys.column_names)]
             self._index = KeyIndex(self._index_folder, str(self._snapshot.metadata().id), of)
         return super().rows_of(keys, columns)
 
