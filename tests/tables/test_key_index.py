@@ -63,6 +63,6 @@ def test_batches_that_ask_an_index_are_proven(
         act()
     world.run()
 
-    assert len(asked) >= 5
+    assert len(asked) >= 4
     assert (world.settings.state / "keys" / world.name / "manifest").exists()
     assert find_problems(world) == ()
