@@ -127,3 +127,13 @@ def test_a_file_that_is_damaged_is_no_crash(tmp_path: Path, seed: int) -> None:
     except NoPagesError:
         return
     assert len(read) == 50
+
+
+@pytest.mark.parametrize("values", [[[]], [None, []], [[], ["a", None]]], ids=str)
+def test_a_file_with_small_pages_is_read_by_arrow(tmp_path: Path, values: list[Any]) -> None:
+    """A page that has no values, as of empty lists, is one that Arrow reads."""
+    file = tmp_path / "rows.parquet"
+    rows = pa.table({"many": pa.array(values, pa.list_(pa.string()))})
+    pq.write_table(rows, file, **SMALL_PAGES)
+
+    assert pq.read_table(file).equals(rows)
