@@ -94,6 +94,12 @@ class DeltaSink(SinkPart):
         description="Whether the table tells its readers which rows each batch has inserted, "
         "updated and deleted: Delta's change data feed. It is never turned off again from here.",
     )
+    key_index: Flag = Field(
+        False,
+        description="Whether this machine keeps an index of the table's keys, so that a batch "
+        "reads only the rows of its keys, however large the table is. Needs `deletion_vectors: "
+        "true`; without effect where the lake is in a store.",
+    )
     properties: Mapping[str, PropertyText] = Field(
         {},
         description="Properties of the table: any of your own, and those of Delta's that change "

@@ -27,6 +27,8 @@ _WRITTEN: Final = {
 FEED: Final = "delta.enableChangeDataFeed"
 # Features of a table that is clustered.
 CLUSTERED: Final = ("clustering", "domainMetadata")
+# Ours: new files are written to be read by a few rows.
+KEY_INDEX: Final = "oncelake.keyIndex"
 # Those to which delta-rs does not keep; its checkpoints do.
 _BEYOND_DELTA_RS: Final = {
     *("allowColumnDefaults", *CLUSTERED, "inCommitTimestamp", "rowTracking"),

@@ -29,6 +29,8 @@ _OPTIONS: Final[Mapping[str, str]] = {
 # Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
 _MICROS: Final = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 _ROWS_AT_ONCE: Final = 8_192
+# What the log says of a column in a file.
+_STATISTICS: Final = ("min", "max", "null_count")
 # Features of which readers need know nothing but the name, which delta-rs does not.
 _REFUSED: Final = {"vacuumProtocolCheck"}
 # A column of a scan, by a name that no column has.
@@ -187,9 +189,9 @@ def _living_rows(
     schema, format_ = pa.schema(snapshot.schema().to_arrow()), ParquetFileFormat(_MICROS)
     added = pa.table(snapshot.get_add_actions(flatten=True))
     ends = {
-        name: (added[f"min.{name}"].to_pylist(), added[f"max.{name}"].to_pylist())
+        name: [added[f"{what}.{name}"].to_pylist() for what in _STATISTICS]
         for name in schema.names
-        if {f"min.{name}", f"max.{name}"} <= {*added.column_names}
+        if {f"{what}.{name}" for what in _STATISTICS} <= {*added.column_names}
         and pa.types.is_integer(schema.field(name).type)
     }
     plain, marked = list[Any](), list[Any]()
@@ -213,17 +215,20 @@ def _living_rows(
 
 
 def _within(
-    ends: Mapping[str, tuple[Sequence[Any], Sequence[Any]]], number: int, schema: pa.Schema
+    ends: Mapping[str, Sequence[Sequence[Any]]], number: int, schema: pa.Schema
 ) -> pc.Expression:
     """Say what statistics promise of a file, by which a scan leaves it out."""
     said = pc.scalar(True)
-    for name, (lowest, highest) in ends.items():
+    for name, (lowest, highest, nulls) in ends.items():
         low, high = (
             pa.scalar(values[number], schema.field(name).type) for values in (lowest, highest)
         )
         if low.is_valid and high.is_valid:
             is_within = (pc.field(name) >= low) & (pc.field(name) <= high)
-            said = said & (is_within | pc.field(name).is_null())
+            # Arrow leaves no file out that may have nulls.
+            said = said & (
+                is_within if nulls[number] == 0 else is_within | pc.field(name).is_null()
+            )
     return said
 
 

@@ -75,6 +75,8 @@ class FileWriter(ABC, Generic[File]):
     """
 
     compression: str
+    # Further ones of Arrow's writer.
+    options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, schema: pa.Schema, target_bytes: int = TARGET_BYTES) -> None:
         """Take the columns, in their order, as the files have them."""
@@ -163,6 +165,7 @@ class FileWriter(ABC, Generic[File]):
                 store_decimal_as_integer=True,
                 # So that what a disk has altered is refused, and not copied.
                 write_page_checksum=True,
+                **self.options,
             )
         self._writer.write_table(rows, row_group_size=_ROWS_IN_GROUP)
         if self._stream.tell() >= self._target:
@@ -457,7 +460,7 @@ class FilesTransaction(Transaction, Generic[File]):
                 (
                     batch
                     for number, rows in self._by_file(places)
-                    for batch in wanted_of(self._whole(number), self._flags(number, rows))
+                    for batch in self._rows_at(number, rows)
                 ),
                 schema=self.schema,
             )
@@ -626,6 +629,10 @@ class FilesTransaction(Transaction, Generic[File]):
         flags = np.zeros(self.measure(self.files[number])[0], dtype=np.bool_)
         flags[places.column("_row").to_numpy()] = True
         return flags
+
+    def _rows_at(self, number: int, places: pa.Table) -> Iterable[pa.RecordBatch]:
+        """Read the rows at places in a file, in the order of the file."""
+        return wanted_of(self._whole(number), self._flags(number, places))
 
     def _whole(self, number: int) -> Iterator[pa.RecordBatch]:
         """Yield a file's rows, and keep them where they are few: most files are read twice."""

@@ -172,6 +172,21 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
             id="aggregates of another mode",
         ),
         pytest.param(
+            {"sink": {"delta": {"key_index": True}}},
+            "sink: `key_index`: without `deletion_vectors: true` a batch writes every file anew",
+            id="index without vectors",
+        ),
+        pytest.param(
+            {
+                "sink": {"delta": {"key_index": True}},
+                "mode": "append",
+                "keys": [],
+                "deletion_vectors": True,
+            },
+            "sink: `key_index`: `mode: append` looks no keys up; remove it",
+            id="index of no keys",
+        ),
+        pytest.param(
             {"mode": "scd2", "track": ["total", "total"]},
             "track: names 'total' twice; remove one",
             id="tracked twice",

@@ -11,6 +11,7 @@ from oncelake.ingestion.errors import NotReplayableError, RefusedError, SchemaCh
 from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.upkeep.maintain import maintain
+from oncelake.ingestion.sinks.delta import transaction
 from tests.pairs.fields import silent
 from tests.pairs.plan import FIRST_MS, Event, Feature, Message, Plan
 from tests.pairs.records import drafts, write_fields
@@ -18,6 +19,12 @@ from tests.pairs.records import drafts, write_fields
 STREAMS: Final = "streams.md"
 Act = Callable[[Any], None]
 OWN: Final = {"a": ("a",), "b": ("b", "c")}
+
+
+def _asked_always(plan: Plan) -> None:
+    """Let batches ask an index of keys in a table of any size (sinks.md)."""
+    del plan
+    transaction.ROWS_PER_KEY = 0
 
 
 def at(moment: int | None, act: Act) -> Callable[[Plan], None]:
@@ -398,6 +405,13 @@ COURSE: Final = (
         rank=3,
     ),
     Feature(name="deletion_vectors", fields={"deletion_vectors": True}, page="maintain.md"),
+    Feature(
+        name="key_index",
+        fields={"sink.delta": {"key_index": True}},
+        needs={"deletion_vectors": True},
+        page="sinks.md",
+        shape=_asked_always,
+    ),
     Feature(
         name="change_data_feed",
         fields={"sink.delta": {"change_data_feed": True}},

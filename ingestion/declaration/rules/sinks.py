@@ -37,6 +37,8 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
         yield "mode", f"`sink: {name}` cannot keep `mode: {spec.mode}`; write {allowed}"
     if spec.deletion_vectors and not kind.marks_rows:
         yield "deletion_vectors", f"`sink: {name}` keeps none; remove it"
+    if spec.sink.delta and spec.sink.delta.key_index:
+        yield from _index_violations(spec)
     yield from _layout_violations(spec, columns)
     if kind.is_log:
         yield from _log_violations(spec)
@@ -53,6 +55,18 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
             yield "schema", f"column {column.name!r}: {problem}; {advice}"
         for word in kind.refused_in(column.type):
             yield _refused_type(spec, column.name, word, made_by.get(column.name))
+
+
+def _index_violations(spec: Declaration) -> Iterator[Violation]:
+    if not MODES[spec.mode].has_keys:
+        yield "sink", f"`key_index`: `mode: {spec.mode}` looks no keys up; remove it"
+    elif not spec.deletion_vectors:
+        yield (
+            "sink",
+            "`key_index`: without `deletion_vectors: true` a batch writes every file anew that has "
+            "one of its keys, and these are all to be read for the index; add it, or remove "
+            "`key_index`",
+        )
 
 
 def _layout_violations(

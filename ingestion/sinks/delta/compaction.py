@@ -16,7 +16,12 @@ from oncelake.ingestion.delta.commits import translate_conflicts
 from oncelake.ingestion.delta.data_files import AddedFile
 from oncelake.ingestion.delta.description import columns_of
 from oncelake.ingestion.delta.durability import seal_commits
-from oncelake.ingestion.delta.features import is_beyond_delta_rs, unwritable_features
+from oncelake.ingestion.delta.features import (
+    KEY_INDEX,
+    is_beyond_delta_rs,
+    is_on,
+    unwritable_features,
+)
 from oncelake.ingestion.delta.files import data_files, open_delta, read_delta
 from oncelake.ingestion.delta.log import all_files
 from oncelake.ingestion.delta.vectors import has_vectors
@@ -78,7 +83,8 @@ def compact(path: Location, *, target_bytes: int, is_clustered: bool = False) ->
     table = open_delta(path)
     # What only Spark writes, delta-rs refuses below.
     is_ours, by = not unwritable_features(table), table.metadata().partition_columns
-    is_only_ours = is_beyond_delta_rs(table)
+    has_small_pages = is_ours and is_on(table, KEY_INDEX)
+    is_only_ours = is_beyond_delta_rs(table) or has_small_pages
     if is_only_ours or (is_ours and (by or has_vectors(table))):
         _compact_by_partition(
             path,

@@ -6,9 +6,11 @@ Of Spark's engine, the commits with rows are Delta's own: see ``ingestion.modes.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -27,7 +29,12 @@ from oncelake.ingestion.delta.description import (
     with_features,
 )
 from oncelake.ingestion.delta.durability import seal_commits
-from oncelake.ingestion.delta.features import FEED, clustering_columns, unwritable_features
+from oncelake.ingestion.delta.features import (
+    FEED,
+    KEY_INDEX,
+    clustering_columns,
+    unwritable_features,
+)
 from oncelake.ingestion.delta.files import is_delta, read_delta, scan_rows
 from oncelake.ingestion.delta.integrity import (
     altered_sources,
@@ -73,19 +80,27 @@ _INVARIANT: Final = "delta.invariants"
 
 def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaSinkTable:
     """Open a stream's table; it need not be there."""
-    del settings
+    # In a store there is no page of a file that is read in less than a request.
+    has_index = sink.key_index and lake.is_local
+    index = settings.state / "keys" / stream if has_index else None
     feed = {FEED: "true"} if sink.change_data_feed else {}
-    return DeltaSinkTable(stream, lake / stream, {**sink.properties, **feed})
+    return DeltaSinkTable(stream, lake / stream, {**sink.properties, **feed}, index=index)
 
 
 class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable):
     """A stream's Delta table; see ``SinkTable``."""
 
     def __init__(
-        self, stream: str, path: Location, properties: Mapping[str, str] = MappingProxyType({})
+        self,
+        stream: str,
+        path: Location,
+        properties: Mapping[str, str] = MappingProxyType({}),
+        *,
+        index: Path | None = None,
     ) -> None:
-        """Take the stream's name, the table's folder, and the properties that are declared."""
-        self.stream, self.path, self._wanted = stream, path, properties
+        """Take the stream's name, the table's folder, its declared properties, and the index's."""
+        self.stream, self.path, self._index = stream, path, index
+        self._wanted = {**properties, **({KEY_INDEX: "true"} if index else {})}
         # Of the table that a log has read last.
         self._table_id: str | None = None
 
@@ -121,6 +136,8 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
         found, wanted = table.metadata().configuration, dict(self._wanted)
         if deletion_vectors != (found.get(PROPERTY) == "true"):
             wanted[PROPERTY] = str(deletion_vectors).lower()
+        if self._index is None and found.get(KEY_INDEX) == "true":
+            wanted[KEY_INDEX] = "false"
         if not wanted.items() <= found.items():
             named = {FEED: "changeDataFeed", PROPERTY: FEATURE}
             of = (feature for name, feature in named.items() if wanted.get(name) == "true")
@@ -128,7 +145,8 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
 
     def begin(self, seq: int) -> DeltaTransaction:
         """Open the newest version, and make sure that it stands at the seq before."""
-        return DeltaTransaction(self.path, self.stream, seq, table_id=self._table_id)
+        table_id, index = self._table_id, self._index
+        return DeltaTransaction(self.path, self.stream, seq, table_id=table_id, index=index)
 
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """Return the table's columns, as its log has them."""
@@ -266,6 +284,8 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
                 f"it cannot be written without Spark, for its features {', '.join(features)}.",
                 remedy=f"leave the key out by `where`, and oncelake rebuild {self.stream}",
             )
+        if self._index is not None:
+            shutil.rmtree(self._index, ignore_errors=True)
         return super().erase(keys, metadata)
 
     def written_files(self) -> frozenset[str]:

@@ -17,7 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import takewhile
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 import numpy as np
@@ -38,13 +39,23 @@ from oncelake.ingestion.delta.commits import (
 from oncelake.ingestion.delta.data_files import AddedFile, is_ordered
 from oncelake.ingestion.delta.description import indexed_columns, partitions_in, reshaped
 from oncelake.ingestion.delta.durability import FEED_FOLDER, seal_commits
+from oncelake.ingestion.delta.excerpts import NoPagesError, read_rows
 from oncelake.ingestion.delta.features import (
+    KEY_INDEX,
     clustering_columns,
     has_feed,
+    is_on,
     tracks_rows,
     unwritable_features,
 )
 from oncelake.ingestion.delta.files import arrows_files, open_delta, read_delta
+from oncelake.ingestion.delta.key_index import (
+    DamagedIndexError,
+    Hashes,
+    KeyIndex,
+    Rows,
+    hash_keys,
+)
 from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.delta.partitions import (
@@ -76,7 +87,6 @@ from oncelake.ingestion.sinks.files import (
     numbered,
     read_columns,
     refuse_other_rows,
-    wanted_of,
 )
 from oncelake.ingestion.sinks.sorting import SortedColumn, Sorting
 from oncelake.ingestion.storage.checksums import matches_checksum, seal
@@ -95,6 +105,8 @@ _OURS: Final = "oncelake"
 _MILLISECOND: Final = 1_000
 # What a feed calls what has become of a row.
 _CHANGE_TYPE: Final = "_change_type"
+# To read a key's row by its pages takes as long as to search so many rows.
+ROWS_PER_KEY: Final = 2_000
 # What DuckDB takes for a pattern in the name of a file.
 _PATTERN: Final = re.compile(r"[*?\[\]{}]")
 
@@ -105,9 +117,26 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     refusals = (*FilesTransaction.refusals, CommitFailedError)
     overtaken = CommitFailedError
 
-    def __init__(self, path: Location, stream: str, seq: int, *, table_id: str | None) -> None:
-        """Open the table that was read, if any was, which must stand at the seq before."""
+    def __init__(
+        self,
+        path: Location,
+        stream: str,
+        seq: int,
+        *,
+        table_id: str | None,
+        index: Path | None = None,
+    ) -> None:
+        """Open the table that was read, if any was, which must stand at the seq before.
+
+        Args:
+            path: Where it is.
+            stream: The stream's name.
+            seq: Of the commit to be.
+            table_id: The table's.
+            index: The folder of the index of its keys.
+        """
         super().__init__(stream, str(path), seq)
+        self._index_folder, self._index = index, cast("KeyIndex | None", None)
         self._path, self._snapshot = path, read_delta(path)
         # The actions that give the table other columns, and what its files call those.
         self._columns: list[dict[str, Any]] = []
@@ -258,13 +287,92 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             highest = [None if each is None else each + more for each in highest]
         return lambda file: (lowest[file.number], highest[file.number])
 
+    def rows_of(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """Look the keys up in the index, if there is one, and they are few beside the rows."""
+        rows = sum(file.rows for file in self.files)
+        if self._index_folder and len(keys) * ROWS_PER_KEY < rows:
+            of = [(name, str(self.schema.field(name).type)) for name in sorted(keys.column_names)]
+            self._index = KeyIndex(self._index_folder, str(self._snapshot.metadata().id), of)
+        return super().rows_of(keys, columns)
+
     def find_in(
         self, keys: pa.Table, numbers: Iterable[int], columns: Sequence[str] = ()
     ) -> pa.Table:
+        """Search the files that may have any of the keys, or read the rows that may.
+
+        Where the index is damaged, it is made anew; where it cannot be kept, all is searched.
+        """
+        numbers = list(numbers)
+        if self._index is None or not {*self._index.keys} <= {*keys.column_names}:
+            return self._search(keys, numbers, columns)
+        for _ in range(2):
+            try:
+                return self._find_by_index(self._index, keys, numbers, columns)
+            except (DamagedIndexError, FileNotFoundError):
+                self._index.forget()
+            except OSError:
+                break
+        return self._search(keys, numbers, columns)
+
+    def _find_by_index(
+        self, index: KeyIndex, keys: pa.Table, numbers: Collection[int], columns: Sequence[str]
+    ) -> pa.Table:
+        """Read the rows that may have any of the keys; search files whose rows are not read so.
+
+        Raises:
+            DamagedIndexError: the index is not as it was written, or names rows of other keys.
+        """
+        known = {(file.path, file.size_bytes, file.rows): file.number for file in self.files}
+        index.update(known, lambda file: self._hashes_of(index, known[file]))
+        names = dict.fromkeys([*keys.column_names, *columns])
+        schema = pa.schema([self.schema.field(name) for name in names])
+        rows = [numbered(numbered(schema.empty_table(), "_file"), "_row")]
+        searched, hashes = list[int](), hash_keys(self.connection, keys.select(index.keys))
+        for file, found in index.find(hashes):
+            number = known.get(file, -1)
+            if number not in numbers:
+                continue
+            try:
+                read = self._excerpt(number, schema, found)
+            except NoPagesError:
+                searched.append(number)
+                continue
+            of_file = pa.repeat(pa.scalar(number, pa.int64()), len(found))
+            rows.append(read.append_column("_file", of_file).append_column("_row", pa.array(found)))
+        read = pa.concat_tables(rows)
+        if not np.isin(hash_keys(self.connection, read.select(index.keys)), hashes).all():
+            raise DamagedIndexError("it names rows of other keys")
+        self.connection.register("rows", read)
+        self.connection.register("keys", numbered(keys, "_key"))
+        more = "".join(f", r.{identifier(name)}" for name in columns)
+        on = equal(keys.column_names, "r", "k")
+        query = f"SELECT _key, _file, _row{more} FROM rows r JOIN keys k ON {on}"
+        places = self.connection.sql(query).to_arrow_table().cast(self.schema_of_places(columns))
+        return pa.concat_tables([places, self._search(keys, searched, columns)])
+
+    def _hashes_of(self, index: KeyIndex, number: int) -> Hashes:
+        schema = pa.schema([self.schema.field(name) for name in index.keys])
+        read = self.read(self.files[number], index.keys)
+        return hash_keys(self.connection, pa.Table.from_batches(read, schema))
+
+    def _rows_at(self, number: int, places: pa.Table) -> Iterable[pa.RecordBatch]:
+        """Read few rows by their pages."""
+        with suppress(NoPagesError):
+            if self._index is not None:
+                rows = np.unique(places.column("_row").to_numpy())
+                found: list[pa.RecordBatch] = self._excerpt(number, self.schema, rows).to_batches()
+                return found
+        return super()._rows_at(number, places)
+
+    def _excerpt(self, number: int, schema: pa.Schema, rows: Rows) -> pa.Table:
+        path = self._path.path / unquote(self.files[number].path)
+        return read_rows(path, schema, rows, self._known.of_file(number))
+
+    def _search(self, keys: pa.Table, numbers: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Let DuckDB search the files of this machine all at once."""
         import duckdb
 
-        schema, numbers = self.schema_of_places(columns), list(numbers)
+        schema = self.schema_of_places(columns)
         is_nested = any(map(types.is_nested, schema.types))
         if is_nested or not self._is_searched_by_duckdb or not numbers:
             return super().find_in(keys, numbers, columns)
@@ -307,7 +415,11 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     def open_writer(self, target_bytes: int = TARGET_BYTES) -> DeltaFileWriter:
         """Write into the table's folder."""
         given = (self._path, self.schema, self._with_statistics)
-        options: dict[str, Any] = {"marks": self.marks, "target_bytes": target_bytes}
+        options: dict[str, Any] = {
+            "marks": self.marks,
+            "has_small_pages": is_on(self._snapshot, KEY_INDEX),
+            "target_bytes": target_bytes,
+        }
         if not self._partitions:
             return DeltaFileWriter(*given, **options)
         return PartitionedDeltaWriter(*given, **options, partitions=self._partitions)
@@ -407,7 +519,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             yield pa.repeat(kind, len(rows)), self._as_stored(rows)
         for number, of_file in self._by_file(self._living(places)):
             keys, done = of_file.sort_by("_row").column("_key").to_numpy(), 0
-            for batch in wanted_of(self._whole(number), self._flags(number, of_file)):
+            for batch in self._rows_at(number, of_file):
                 is_updated = keys[done : done + len(batch)] < len(updated)
                 done += len(batch)
                 kinds = np.where(is_updated, "update_preimage", "delete")

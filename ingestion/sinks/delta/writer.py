@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from oncelake.ingestion.delta.data_files import AddedFile, describe_file
+from oncelake.ingestion.delta.excerpts import SMALL_PAGES
 from oncelake.ingestion.delta.partitions import StoredPartition, texts_of
 from oncelake.ingestion.delta.vectors import Action, VectorWriter
 from oncelake.ingestion.sinks.files import (
@@ -53,6 +54,7 @@ class DeltaFileWriter(FileWriter[AddedFile]):
         statistics: Collection[str],
         *,
         marks: bool = False,
+        has_small_pages: bool = False,
         target_bytes: int = TARGET_BYTES,
         partition: Mapping[str, str | None] | None = None,
     ) -> None:
@@ -63,12 +65,15 @@ class DeltaFileWriter(FileWriter[AddedFile]):
             schema: The columns.
             statistics: Names of columns.
             marks: Whether rows may be marked as gone.
+            has_small_pages: Whether a few rows are to be read by themselves.
             target_bytes: What a file grows to.
             partition: Of all rows that are written.
         """
         super().__init__(schema, target_bytes)
         self._table, self._statistics, self._partition = table, statistics, partition or {}
         self._vectors = VectorWriter(table) if marks else None
+        if has_small_pages:
+            self.options = SMALL_PAGES
 
     def resume(self) -> bool:
         """Take the file of that id for written, if it is there whole.
@@ -87,7 +92,7 @@ class DeltaFileWriter(FileWriter[AddedFile]):
     def mark(self, file: AddedFile, is_gone: Mask) -> bool:
         """Give a file another vector, unless most of its rows are gone then."""
         stats = json.loads(file.stats or "{}")
-        is_fit = "numRecords" in stats and is_gone.mean() <= MOST_MARKED
+        is_fit = "numRecords" in stats and np.count_nonzero(is_gone) <= MOST_MARKED * len(is_gone)
         if self._vectors is None or not is_fit:
             return False
         vector = self._vectors.add(np.flatnonzero(is_gone))
@@ -168,6 +173,7 @@ class PartitionedDeltaWriter(PartitionedWriter[AddedFile], DeltaFileWriter):
         # Of any name: one partition may have several files of what was one.
         return DeltaFileWriter(
             *(self._table, self._stored, self._statistics),
+            has_small_pages=bool(self.options),
             target_bytes=self._target,
             partition=dict(zip(self._names, values, strict=True)),
         )
