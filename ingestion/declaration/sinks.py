@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, create_model, field_validator, model_validator
 
+from oncelake.ingestion.declaration.catalogs import DeltaCatalog, QualifiedName
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.modes import MODES
 from oncelake.ingestion.declaration.names import SINKS_OF_OTHERS
@@ -22,17 +23,10 @@ from oncelake.ingestion.declaration.parts import Allowed, Flag, Part
 from oncelake.ingestion.declaration.sql import identifier, quoted
 from oncelake.ingestion.declaration.types import PLAIN_NAME, SqlType
 
-# As PostgreSQL and most catalogs take a name without quotes.
-_QUALIFIED: Final = r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$"
 # The ending of the name of a table that is made beside another, to take its place.
 BESIDE: Final = "__rebuild"
 # The branch of an Iceberg table in which that one is made.
 REBUILD: Final = "oncelake_rebuild"
-QualifiedName = Annotated[
-    str,
-    StringConstraints(pattern=_QUALIFIED),
-    Allowed("write two names of a-z, 0-9 and _ with a point between them, such as public.orders"),
-]
 TopicName = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,240}$"),
@@ -54,6 +48,10 @@ class SinkPart(Part):
         """Return the table of a stream."""
         return stream
 
+    def shown_name(self, stream: str) -> str:
+        """Return the name by which others look for the table of a stream."""
+        return self.table_of(stream)
+
     def beside(self, stream: str) -> SinkPart:
         """Return where a table is made that is to take the place of a stream's.
 
@@ -73,6 +71,13 @@ class DeltaSink(SinkPart):
         description="Whether the table tells its readers which rows each batch has inserted, "
         "updated and deleted: Delta's change data feed. It is never turned off again from here.",
     )
+    catalog: DeltaCatalog | None = Field(
+        None, description="A catalog in which the table has an entry, which follows its columns."
+    )
+
+    def shown_name(self, stream: str) -> str:
+        """Return the table's name in its catalog, where it has one."""
+        return self.catalog.name_of(stream) if self.catalog else stream
 
 
 class IcebergSink(SinkPart):

@@ -32,6 +32,7 @@ from oncelake.ingestion.kafka.offsets import Ends, Offsets, Range
 from oncelake.ingestion.kafka.transactions import find_stalls
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.lock import CommitterLock, Holder, held_by_committer
+from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.probe import probe_storage
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.choose import choose_engine
@@ -60,6 +61,7 @@ from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
 from oncelake.ingestion.recovery.topics import as_of_table, resolve_topics
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.catalogs.register import register
 from oncelake.ingestion.source import librdkafka
 from oncelake.ingestion.source.librdkafka import WithoutSpark, refuse_spark
 from oncelake.ingestion.source.spark import read_stream
@@ -189,9 +191,11 @@ class Run(StreamTask):
             StreamLockedError: another run holds the stream.
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
+        paths = StreamPaths.of(self.spec.name, self.settings, self.spec.sink)
         with observed(self.spec, self.settings, self.stop) as observed_run:
             run = replace(self, on_batch=observed_run.batches(self.on_batch))
-            observed_run.report = report = run.execute_unobserved()
+            report = run.execute_unobserved()
+            observed_run.report = report = report.noticing(*register(paths))
             return report
 
     def execute_unobserved(self) -> RunReport:

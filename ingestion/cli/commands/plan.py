@@ -132,10 +132,12 @@ def alter(stream: Stream, yes: Yes = False, as_json: AsJson = False) -> None:
     with progress() as tell:
         done = alter_stream(spec, settings, drops=drops, run_id=new_run_id(), tell=tell)
     if as_json:
-        changes = output.fields_of(done, "changes")
+        changes = output.fields_of(done, "changes", "notices")
         row = output.row_document(done.row) if done.row else {}
         output.document({"stream": stream, **changes, **row})
         return
+    for notice in done.notices:
+        output.say(f"notice: {notice}", "yellow")
     if done.row is None:
         output.say(f"{stream}: the table has its columns as declared")
         return

@@ -91,6 +91,14 @@ NEW_NAMESPACE = FindingKind(
     DONE,
 )
 
+# The entry of a stream's Delta table in a catalog.
+WRONG_ENTRY = FindingKind("the entry {entry} {what}", "oncelake alter {about}, which writes it")
+UNKNOWN_ENTRY = FindingKind(
+    "the entry {entry} cannot be compared with the table",
+    "put right what the reason names, then oncelake alter {about}",
+    UNREACHABLE,
+)
+
 # What the runs of a stream left.
 RUN_UNDER_WAY = FindingKind("a run holds this stream", "wait for it to end", DONE)
 RUN_ELSEWHERE = FindingKind(
