@@ -99,7 +99,7 @@ class TableEntry:
             InvalidSpecError: it is of another.
         """
         is_delta = any((parameters.get(name) or "").lower() == "delta" for name in _FORMATS)
-        if not is_delta or _spelled(location or "") != _spelled(self.location):
+        if not is_delta or spelled(location or "") != spelled(self.location):
             raise InvalidSpecError(
                 f"that is another table, at {location or 'no place'}, and was left as it is; this "
                 f"one is at {self.location}"
@@ -123,7 +123,7 @@ def hive_type(stored: Any) -> str:
     return f"struct<{','.join(fields)}>"
 
 
-def _spelled(location: str) -> str:
+def spelled(location: str) -> str:
     """Write a location as all other spellings of it are written."""
     place = re.sub(r"^s3[an]://", "s3://", location.rstrip("/"))
     return re.sub(r"^file:/+", "file:/", place)

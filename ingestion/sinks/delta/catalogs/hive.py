@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from oncelake.ingestion.errors import SetupError, not_installed
@@ -19,7 +19,11 @@ from oncelake.ingestion.sinks.delta.catalogs.entry import (
     STALE,
     EntryChange,
     TableEntry,
+    spelled,
 )
+
+# Otherwise the metastore lists the files, which may be many, and calls all of them the table's.
+_WITHOUT_STATISTICS: Final = {"DO_NOT_UPDATE_STATS": "true"}
 
 
 def entry_change(name: str, table: TableEntry, settings: Settings) -> EntryChange | None:
@@ -28,19 +32,18 @@ def entry_change(name: str, table: TableEntry, settings: Settings) -> EntryChang
         from hive_metastore import ttypes
 
         place = name.split(".")
+        made = _described(_empty(*place), table)
         try:
             found = client.get_table(*place)
         except ttypes.NoSuchObjectException:
-            made = _described(_empty(*place), table)
-            return EntryChange(MISSING, lambda: _call(settings, "create_table", made))
+            return EntryChange(MISSING, lambda: _write(settings, "create_table", made))
     path = (found.sd.serdeInfo.parameters or {}).get("path")
     table.refuse_another(path or found.sd.location, found.parameters or {})
     if (after := _described(deepcopy(found), table)) == found:
         return None
-    # Otherwise the metastore counts the files, and calls them the table's.
-    context = ttypes.EnvironmentContext(properties={"DO_NOT_UPDATE_STATS": "true"})
     alter = "alter_table_with_environment_context"
-    return EntryChange(STALE, lambda: _call(settings, alter, *place, after, context))
+    context = ttypes.EnvironmentContext(properties=_WITHOUT_STATISTICS)
+    return EntryChange(STALE, lambda: _write(settings, alter, *place, after, context))
 
 
 def _empty(database: str, name: str) -> Any:
@@ -48,7 +51,7 @@ def _empty(database: str, name: str) -> Any:
 
     serde = ttypes.SerDeInfo(name=name, parameters={})
     storage = ttypes.StorageDescriptor(serdeInfo=serde, numBuckets=-1, bucketCols=[], sortCols=[])
-    return ttypes.Table(tableName=name, dbName=database, sd=storage)
+    return ttypes.Table(tableName=name, dbName=database, sd=storage, parameters=_WITHOUT_STATISTICS)
 
 
 def _described(entry: Any, table: TableEntry) -> Any:
@@ -61,7 +64,9 @@ def _described(entry: Any, table: TableEntry) -> Any:
         FieldSchema(name, type_, comment or known.get(name))
         for name, type_, comment in table.hive_columns
     ]
-    storage.location, storage.inputFormat, storage.outputFormat = table.location, INPUT, OUTPUT
+    if spelled(storage.location or "") != spelled(table.location):
+        storage.location = table.location
+    storage.inputFormat, storage.outputFormat = INPUT, OUTPUT
     serde.serializationLib, serde.parameters = SERDE, table.serde(serde.parameters or {})
     entry.tableType, entry.partitionKeys = "EXTERNAL_TABLE", []
     entry.parameters = table.parameters(entry.parameters or {})
@@ -70,9 +75,9 @@ def _described(entry: Any, table: TableEntry) -> Any:
     return entry
 
 
-def _call(settings: Settings, name: str, *given: Any) -> None:
+def _write(settings: Settings, call: str, *given: Any) -> None:
     with _opened(settings) as client:
-        getattr(client, name)(*given)
+        getattr(client, call)(*given)
 
 
 @contextmanager
