@@ -178,9 +178,8 @@ class Settings(BaseModel):
     )
     catalog_link: str | None = Field(
         None,
-        description="URL of the page about a table in its catalog, for Dagster: {name} stands for "
-        "the table's name there, {database} and {table} for what is before and after its last "
-        "point.",
+        description="URL of a table's page in its catalog, for Dagster: {name} is its name there, "
+        "{database} and {table} what is before and behind the last point.",
     )
 
     lake: Path | str = Field(
@@ -271,10 +270,7 @@ class Settings(BaseModel):
     @classmethod
     def _is_sent_encrypted(cls, token: SecretStr | None, given: ValidationInfo) -> SecretStr | None:
         if token and not _TOKEN_ENDPOINT.fullmatch(given.data.get("unity") or ""):
-            raise ValueError(
-                f"is sent to {variable('unity')}, which must be https://host, or http:// on this "
-                "machine"
-            )
+            raise ValueError(f"is sent to {variable('unity')}: write https:// there")
         return token
 
     @field_validator("merge_engine", mode="before")

@@ -191,10 +191,10 @@ class Run(StreamTask):
             StreamLockedError: another run holds the stream.
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
-        paths = StreamPaths.of(self.spec.name, self.settings, self.spec.sink)
         with observed(self.spec, self.settings, self.stop) as observed_run:
             run = replace(self, on_batch=observed_run.batches(self.on_batch))
             report = run.execute_unobserved()
+            paths = StreamPaths.of(self.spec.name, self.settings, self.spec.sink)
             observed_run.report = report = report.noticing(*register(paths))
             return report
 

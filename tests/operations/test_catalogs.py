@@ -96,6 +96,31 @@ def test_nothing_is_asked_where_nothing_has_changed(registered: World, unity: Sm
     assert unity.requests == []
 
 
+def test_a_table_that_is_there_gets_an_entry(world: World, unity: SmallUnity) -> None:
+    """By the next run, which need not find a record; and another server gets one, too."""
+    world.send(row(1, "a"))
+    world.run()
+    world.declare(sink={"delta": {"catalog": {"unity": {"table": NAME}}}})
+    with small_unity() as other:
+        for each in (unity, other):
+            more = {"unity": each.address, "unity_token": SecretStr(TOKEN)}
+            world.settings = world.settings.model_copy(update=more)
+
+            assert world.run().notices == ()
+
+            assert list(each.tables) == [NAME]
+
+
+def test_an_entry_that_spark_made_gets_columns(registered: World, unity: SmallUnity) -> None:
+    """Spark makes one without any, and is not told that it is another table's."""
+    unity.tables[NAME]["columns"] = []
+    registered.paths.registration.delete()
+
+    assert registered.run().notices == ()
+
+    assert unity.columns(NAME)["name"] == "string"
+
+
 def test_a_lost_memory_costs_one_request(registered: World, unity: SmallUnity) -> None:
     """The entry says already what it should."""
     registered.paths.registration.delete()

@@ -78,7 +78,7 @@ class TableEntry:
             for each in self.fields
         ]
 
-    def digest(self, where: str) -> str:
+    def digest(self, *where: str | None) -> str:
         """Identify all that an entry says, and where."""
         return hashlib.sha256(json.dumps([where, asdict(self)]).encode()).hexdigest()
 

@@ -8,6 +8,7 @@ that is a cache, whose loss costs one request.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -39,10 +40,11 @@ def register(paths: StreamPaths, *, anew: bool = False) -> tuple[str, ...]:
     """
     if (catalog := declared_catalog(paths.sink)) is None:
         return ()
-    where = catalog.where_of(paths.stream)
+    where, settings = catalog.where_of(paths.stream), paths.settings
     try:
         table = TableEntry.of(paths.data)
-        known = {"digest": table.digest(where)}
+        servers = settings.unity, settings.hive_metastore, os.environ.get("AWS_REGION")
+        known = {"digest": table.digest(where, *servers)}
         if anew or _remembered(paths) != known:
             if change := _change_of(catalog, paths, table):
                 change.make()

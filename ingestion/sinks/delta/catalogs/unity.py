@@ -35,7 +35,9 @@ def entry_change(name: str, table: TableEntry, settings: Settings) -> EntryChang
         return EntryChange(MISSING, lambda: ask("POST", "tables", _made(name, table)))
     formats = {"table_type": found.get("data_source_format")}
     table.refuse_another(found.get("storage_location"), formats)
-    columns = [(each["name"], _type_in(each), each.get("comment")) for each in found["columns"]]
+    # Spark makes an entry without any.
+    shown = found.get("columns") or ()
+    columns = [(each["name"], _type_in(each), each.get("comment")) for each in shown]
     wanted = [(each["name"], each["type"], comment_of(each) or None) for each in table.fields]
     has_properties = table.properties.items() <= (found.get("properties") or {}).items()
     if columns == wanted and has_properties:
