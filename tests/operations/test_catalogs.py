@@ -186,7 +186,8 @@ def test_a_catalog_that_fails_is_a_notice(registered: World, unity: SmallUnity) 
     assert (report.is_balanced, len(registered.rows())) == (True, 2)
     *_, notice = report.notices
     assert notice.startswith(f"the entry Unity Catalog {NAME} is not up to date: HTTP 503")
-    assert TOKEN not in notice
+    assert "refused Bearer ***" in notice
+    assert TOKEN not in registered.paths.registration.read().decode()
     assert notice in status_of(registered)
     assert findings_of(registered)[0][1] == UNREACHABLE
     unity.fails = 0

@@ -78,7 +78,8 @@ class _Answers(Handler):
         if self.headers["Authorization"] != f"Bearer {TOKEN}":
             status = 401
         if status:
-            self._say(status, {"message": "refused"})
+            # Some servers quote what they were sent.
+            self._say(status, {"message": f"refused {self.headers['Authorization']}"})
         return bool(status)
 
     def _made(self, body: dict[str, Any]) -> tuple[int, Any]:

@@ -106,12 +106,13 @@ def _ask(settings: Settings, method: str, path: str, body: Any = None) -> Any:
     if settings.unity is None:
         raise SetupError(f"{variable('unity')} is not set")
     url = f"{settings.unity.rstrip('/')}/api/2.1/unity-catalog/{path}"
-    token = settings.unity_token
-    headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
+    token = settings.unity_token.get_secret_value() if settings.unity_token else ""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     answer = httpx.request(method, url, json=body, headers=headers, timeout=SECONDS)
     if answer.status_code == httpx.codes.NOT_FOUND and body is None:
         return None
     if not answer.is_success:
-        says = answer.text[:_LONGEST_ANSWER]
+        # A server may quote what it was sent.
+        says = answer.text.replace(token or "***", "***")[:_LONGEST_ANSWER]
         raise OSError(f"HTTP {answer.status_code} to {method} {path}: {says}")
     return answer.json()
