@@ -195,7 +195,9 @@ class Run(StreamTask):
             run = replace(self, on_batch=observed_run.batches(self.on_batch))
             report = run.execute_unobserved()
             paths = StreamPaths.of(self.spec.name, self.settings, self.spec.sink)
-            observed_run.report = report = report.noticing(*register(paths))
+            if not self.stop.is_set():
+                report = report.noticing(*register(paths))
+            observed_run.report = report
             return report
 
     def execute_unobserved(self) -> RunReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +18,7 @@ from oncelake.ingestion.operations.doctor.examine import examine
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.status.status import StatusReader
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.catalogs.entry import hive_type
+from oncelake.ingestion.sinks.delta.catalogs.entry import _IN_HIVE, sql_type
 from tests.support.unity import TOKEN, SmallUnity, small_unity
 from tests.support.world import COLUMNS, World, row
 
@@ -218,6 +219,18 @@ def test_a_catalog_that_never_answers_holds_no_run_for_long(
     assert time.monotonic() - begin < 3
 
 
+def test_a_run_that_is_to_end_asks_nobody(registered: World, unity: SmallUnity) -> None:
+    """Whoever ends a run waits for no catalog; the next run writes the entry."""
+    registered.paths.registration.delete()
+    unity.requests.clear()
+    stop = threading.Event()
+    stop.set()
+
+    registered.run(stop=stop)
+
+    assert unity.requests == []
+
+
 def test_the_table_of_another_is_left_alone(registered: World, unity: SmallUnity) -> None:
     """One of the same name at another place, or of another format, is not overwritten."""
     for changed in ({"storage_location": "s3://elsewhere/orders"}, {"data_source_format": "CSV"}):
@@ -313,12 +326,41 @@ def test_a_token_is_sent_where_nobody_else_reads_it() -> None:
     Settings(unity="https://unity.example", unity_token=SecretStr(TOKEN))
 
 
-def test_types_are_named_as_hive_does() -> None:
-    """Also those within others; of those that it has not, the nearest."""
+def test_types_are_named_as_the_catalog_does() -> None:
+    """Also those within others; of those that Hive has not, the nearest."""
     struct = {"type": "struct", "fields": [{"name": "A", "type": "timestamp_ntz"}]}
-    of = {"type": "map", "keyType": "string", "valueType": {"type": "array", "elementType": struct}}
+    of = {"type": "map", "keyType": "long", "valueType": {"type": "array", "elementType": struct}}
+    plain = ("decimal(10,2)", "byte", "variant", "date")
 
-    assert hive_type(of) == "map<string,array<struct<a:timestamp>>>"
-    assert list(map(hive_type, ("decimal(10,2)", "byte", "long", "variant", "date"))) == [
-        *("decimal(10,2)", "tinyint", "bigint", "string", "date")
+    assert sql_type(of) == "map<bigint,array<struct<A:timestamp_ntz>>>"
+    assert sql_type(of, _IN_HIVE) == "map<bigint,array<struct<A:timestamp>>>"
+    assert [sql_type(each) for each in plain] == ["decimal(10,2)", "tinyint", "variant", "date"]
+    assert sql_type("variant", _IN_HIVE) == "string"
+
+
+def test_columns_are_as_unity_takes_them(world: World, unity: SmallUnity) -> None:
+    """With digits, and which of them the table is partitioned by, computed ones as well."""
+    more = {"unity": unity.address, "unity_token": SecretStr(TOKEN)}
+    world.settings = world.settings.model_copy(update=more)
+    world.declare(
+        schema="id INT NOT NULL, price DECIMAL(12, 2), any VARIANT, at TIMESTAMP_NTZ",
+        partition_by=["id", "day(at)"],
+        sink={"delta": {"catalog": {"unity": {"table": NAME}}}},
+    )
+    world.send(row(1, "a"))
+
+    assert world.run().notices == ()
+
+    columns = {each["name"]: each for each in unity.tables[NAME]["columns"]}
+    named = ("type_name", "type_precision", "type_scale", "partition_index")
+    assert [
+        [columns[name].get(each) for each in named] for name in ("id", "price", "any", "at")
+    ] == [
+        ["INT", None, None, 0],
+        ["DECIMAL", 12, 2, None],
+        ["VARIANT", None, None, None],
+        ["TIMESTAMP_NTZ", None, None, None],
+    ]
+    assert [each["partition_index"] for each in columns.values() if "partition_index" in each] == [
+        *(0, 1)
     ]

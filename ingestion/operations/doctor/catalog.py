@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from oncelake.ingestion.declaration.catalogs import DeltaCatalog
 from oncelake.ingestion.declaration.sinks import IcebergSink
-from oncelake.ingestion.errors import DependencyError, MissingRightError
+from oncelake.ingestion.errors import DependencyError, MissingRightError, TerminalError
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.doctor import findings as kinds
 from oncelake.ingestion.operations.doctor.findings import Finding
@@ -32,7 +32,9 @@ def examine_entry(catalog: DeltaCatalog, paths: StreamPaths) -> Iterator[Finding
         if change := compare_entry(catalog, paths):
             yield kinds.WRONG_ENTRY.of(stream, "as its catalog says", entry=entry, what=change.what)
     except Exception as error:  # noqa: BLE001 (each client has errors of its own)
-        yield kinds.UNKNOWN_ENTRY.of(stream, reason(error), entry=entry)
+        is_final = isinstance(error, TerminalError)
+        kind = kinds.IMPOSSIBLE_ENTRY if is_final else kinds.SILENT_ENTRY
+        yield kind.of(stream, reason(error), entry=entry)
 
 
 def examine_catalog(stream: str, sink: IcebergSink, settings: Settings) -> Iterator[Finding]:

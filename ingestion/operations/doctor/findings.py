@@ -93,10 +93,14 @@ NEW_NAMESPACE = FindingKind(
 
 # The entry of a stream's Delta table in a catalog.
 WRONG_ENTRY = FindingKind("the entry {entry} {what}", "oncelake alter {about}, which writes it")
-UNKNOWN_ENTRY = FindingKind(
+SILENT_ENTRY = FindingKind(
     "the entry {entry} cannot be compared with the table",
-    "put right what the reason names, then oncelake alter {about}",
+    "check that the catalog is up, and the login and its rights (docs/sinks.md)",
     UNREACHABLE,
+)
+IMPOSSIBLE_ENTRY = FindingKind(
+    "the entry {entry} cannot be written",
+    "put right what the evidence says, then oncelake alter {about}",
 )
 
 # What the runs of a stream left.

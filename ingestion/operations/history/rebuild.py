@@ -103,9 +103,11 @@ class Rebuild:
         with observed(self.run.spec, self.run.settings, self.run.stop) as observed_run:
             stream = Stream(spec=self.run.spec, settings=self.run.settings)
             rebuilt = self._execute(stream)
-            report = rebuilt.report.noticing(*register(stream.paths))
-            observed_run.report = report
-            return replace(rebuilt, report=report)
+            if rebuilt.old.named:
+                report = rebuilt.report.noticing(*register(stream.paths))
+                rebuilt = replace(rebuilt, report=report)
+            observed_run.report = rebuilt.report
+            return rebuilt
 
     def _execute(self, stream: Stream) -> RebuildReport:
         paths = stream.paths

@@ -15,15 +15,15 @@ from oncelake.ingestion.storage.location import Location
 
 # No run waits longer for one answer of a catalog, and none is asked for twice.
 SECONDS: Final = 5.0
-# The names of parameters that say of what format a table is.
-_FORMATS: Final = ("spark.sql.sources.provider", "table_type")
+# The parameters that say of what format a table is, to Spark and to Athena.
+_FORMATS: Final = {"spark.sql.sources.provider": "delta", "table_type": "DELTA"}
 # What begins so is Delta's; everything else on an entry is its owners'.
 _OURS: Final = "delta."
 # Catalogs take no longer ones.
 _LONGEST_COMMENT: Final = 255
-# Types that Hive names otherwise than Delta, or has not.
-_IN_HIVE: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
-_NOT_IN_HIVE: Final = {"timestamp_ntz": "timestamp", "variant": "string"}
+# Types that SQL names otherwise than Delta, and those that Hive has not.
+_IN_SQL: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+_IN_HIVE: Final = {**_IN_SQL, "timestamp_ntz": "timestamp", "variant": "string"}
 # As Spark writes them of any table that it alone can read.
 INPUT: Final = "org.apache.hadoop.mapred.SequenceFileInputFormat"
 OUTPUT: Final = "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat"
@@ -74,7 +74,11 @@ class TableEntry:
     def hive_columns(self) -> list[tuple[str, str, str]]:
         """Names, types and comments of its columns, as Hive has them."""
         return [
-            (each["name"].lower(), hive_type(each["type"]), comment_of(each)[:_LONGEST_COMMENT])
+            (
+                each["name"].lower(),
+                sql_type(each["type"], _IN_HIVE).lower(),
+                comment_of(each)[:_LONGEST_COMMENT],
+            )
             for each in self.fields
         ]
 
@@ -85,8 +89,7 @@ class TableEntry:
     def parameters(self, before: Mapping[str, str]) -> dict[str, str]:
         """Return the parameters of an entry of Hive's or Glue's, those of others as they were."""
         theirs = {name: value for name, value in before.items() if not name.startswith(_OURS)}
-        ours = {"EXTERNAL": "TRUE", **dict.fromkeys(_FORMATS, "delta")}
-        return {**theirs, **self.properties, **ours}
+        return {**theirs, **self.properties, **_FORMATS, "EXTERNAL": "TRUE"}
 
     def serde(self, before: Mapping[str, str]) -> dict[str, str]:
         """Return the properties by which Spark finds the files."""
@@ -111,15 +114,15 @@ def comment_of(field: Mapping[str, Any]) -> str:
     return str(field["metadata"].get("comment", ""))
 
 
-def hive_type(stored: Any) -> str:
-    """Name a type, as the log has it, as Hive does; of one that it has not, the nearest."""
+def sql_type(stored: Any, names: Mapping[str, str] = _IN_SQL) -> str:
+    """Name a type, as the log has it, as Spark does, or by other names."""
     if isinstance(stored, str):
-        return {**_IN_HIVE, **_NOT_IN_HIVE}.get(stored, stored)
+        return names.get(stored, stored)
     if stored["type"] == "array":
-        return f"array<{hive_type(stored['elementType'])}>"
+        return f"array<{sql_type(stored['elementType'], names)}>"
     if stored["type"] == "map":
-        return f"map<{hive_type(stored['keyType'])},{hive_type(stored['valueType'])}>"
-    fields = (f"{each['name'].lower()}:{hive_type(each['type'])}" for each in stored["fields"])
+        return f"map<{sql_type(stored['keyType'], names)},{sql_type(stored['valueType'], names)}>"
+    fields = (f"{each['name']}:{sql_type(each['type'], names)}" for each in stored["fields"])
     return f"struct<{','.join(fields)}>"
 
 

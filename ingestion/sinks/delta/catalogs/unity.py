@@ -22,7 +22,7 @@ from oncelake.ingestion.sinks.delta.catalogs.entry import (
     EntryChange,
     TableEntry,
     comment_of,
-    hive_type,
+    sql_type,
 )
 
 _LONGEST_ANSWER: Final = 300
@@ -66,7 +66,7 @@ def _column(table: TableEntry, at: int) -> dict[str, Any]:
         "name": name,
         "position": at,
         "nullable": field["nullable"],
-        "type_text": hive_type(stored),
+        "type_text": sql_type(stored),
         "type_json": json.dumps(field),
         "type_name": "INT" if word == "integer" else word.upper(),
         "comment": comment_of(field) or None,
