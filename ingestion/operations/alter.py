@@ -109,7 +109,7 @@ def alter(
         row = None
         if changes:
             row = _commit(spec, paths, standing.position, changes, run_id=run_id, tell=tell)
-    return AlterReport(changes=changes, row=row, notices=register(paths, anew=True))
+    return AlterReport(changes=changes, row=row, notices=register(spec, settings, anew=True))
 
 
 def _no_table_of_ours(paths: StreamPaths) -> InvalidSpecError:

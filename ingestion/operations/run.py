@@ -32,7 +32,6 @@ from oncelake.ingestion.kafka.offsets import Ends, Offsets, Range
 from oncelake.ingestion.kafka.transactions import find_stalls
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.lock import CommitterLock, Holder, held_by_committer
-from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.probe import probe_storage
 from oncelake.ingestion.lake.stream import Stream
 from oncelake.ingestion.modes.engines.choose import choose_engine
@@ -194,9 +193,8 @@ class Run(StreamTask):
         with observed(self.spec, self.settings, self.stop) as observed_run:
             run = replace(self, on_batch=observed_run.batches(self.on_batch))
             report = run.execute_unobserved()
-            paths = StreamPaths.of(self.spec.name, self.settings, self.spec.sink)
             if not self.stop.is_set():
-                report = report.noticing(*register(paths))
+                report = report.noticing(*register(self.spec, self.settings))
             observed_run.report = report
             return report
 

@@ -101,11 +101,10 @@ class Rebuild:
             StreamLockedError: a run, or another rebuild, holds the stream.
         """
         with observed(self.run.spec, self.run.settings, self.run.stop) as observed_run:
-            stream = Stream(spec=self.run.spec, settings=self.run.settings)
-            rebuilt = self._execute(stream)
+            rebuilt = self._execute(Stream(spec=self.run.spec, settings=self.run.settings))
             if rebuilt.old.named:
-                report = rebuilt.report.noticing(*register(stream.paths))
-                rebuilt = replace(rebuilt, report=report)
+                notices = register(self.run.spec, self.run.settings)
+                rebuilt = replace(rebuilt, report=rebuilt.report.noticing(*notices))
             observed_run.report = rebuilt.report
             return rebuilt
 

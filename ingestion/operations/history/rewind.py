@@ -125,7 +125,7 @@ def rewind(
             return point, standing.rows[-1]
         _refuse_unreachable(paths, point)
         row = _commit(paths, standing.position, point, reason=reason, run_id=run_id)
-    register(paths)
+    register(spec, settings)
     return point, row
 
 

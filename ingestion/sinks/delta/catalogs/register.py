@@ -16,9 +16,11 @@ from typing import Any, cast
 
 from oncelake.ingestion.declaration.catalogs import DeltaCatalog
 from oncelake.ingestion.declaration.sinks import DeltaSink, SinkSpec
+from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.delta.files import is_delta
 from oncelake.ingestion.errors import first_line
 from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.delta.catalogs.entry import EntryChange, TableEntry
 
 
@@ -28,19 +30,20 @@ def declared_catalog(sink: SinkSpec) -> DeltaCatalog | None:
     return part.catalog if isinstance(part, DeltaSink) else None
 
 
-def register(paths: StreamPaths, *, anew: bool = False) -> tuple[str, ...]:
-    """Let the entry of a stream say what its table is now, behind a commit.
+def register(spec: StreamSpec, settings: Settings, *, anew: bool = False) -> tuple[str, ...]:
+    """Let the entry of a stream, which nobody need hold, say what its table is behind a commit.
 
     Args:
-        paths: The places of the stream, which nobody need hold.
+        spec: The stream.
+        settings: Where its table is, and its catalog.
         anew: Whether the catalog is asked even where the entry is known to say so.
 
     Returns:
         A notice, where that failed.
     """
-    if (catalog := declared_catalog(paths.sink)) is None:
+    if (catalog := declared_catalog(spec.sink)) is None:
         return ()
-    where, settings = catalog.where_of(paths.stream), paths.settings
+    paths, where = StreamPaths.of(spec.name, settings, spec.sink), catalog.where_of(spec.name)
     try:
         table = TableEntry.of(paths.data)
         servers = settings.unity, settings.hive_metastore, os.environ.get("AWS_REGION")
