@@ -13,7 +13,6 @@ from oncelake.assets.checks.evidence import Evidence
 from oncelake.assets.history import COMPLETE
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.lake.books import COUNTS
-from oncelake.ingestion.sinks.delta.catalogs.register import declared_catalog
 
 if TYPE_CHECKING:
     from oncelake.ingestion.lake.ledger import LedgerRow
@@ -57,7 +56,7 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
 
 def _catalog_link(evidence: Evidence) -> dict[str, dg.MetadataValue[Any]]:
     """Return the page about the table in its catalog, where the settings have one."""
-    link, catalog = evidence.paths.settings.catalog_link, declared_catalog(evidence.spec.sink)
+    link, catalog = evidence.paths.settings.catalog_link, evidence.spec.sink.catalog
     if link is None or catalog is None:
         return {}
     name = catalog.name_of(evidence.spec.name)

@@ -463,6 +463,11 @@ class _OwnSinks(Part):
         found: SinkPart | None = getattr(self, self.name)
         return found or DeltaSink()
 
+    @property
+    def catalog(self) -> DeltaCatalog | None:
+        """The catalog in which its tables have entries, if one is declared."""
+        return self.delta.catalog if self.delta else None
+
     def table_of(self, stream: str) -> str:
         """Name the table of a stream as its sink does."""
         return self.declared.table_of(stream)

@@ -39,7 +39,6 @@ from oncelake.ingestion.operations.status.status import StatusReader, StreamStat
 from oncelake.ingestion.recovery.heal import unknown_seqs
 from oncelake.ingestion.recovery.snapshot import read_snapshot
 from oncelake.ingestion.settings import Settings, project_root
-from oncelake.ingestion.sinks.delta.catalogs.register import declared_catalog
 from oncelake.ingestion.storage.lease import read_lease
 from oncelake.ingestion.storage.processes import is_running, process_locking
 
@@ -120,7 +119,7 @@ def _examine_sink(stream: DeclaredStream, settings: Settings) -> Iterator[Findin
         sink = stream.sink.declared if stream.sink else None
         if isinstance(sink, IcebergSink):
             yield from examine_catalog(stream.name, sink, settings)
-        if stream.sink and (catalog := declared_catalog(stream.sink)):
+        if stream.sink and (catalog := stream.sink.catalog):
             yield from examine_entry(catalog, known_paths(stream.name, settings, stream.sink))
     except Exception as error:  # noqa: BLE001 (what cannot be found out is a finding, too)
         yield _finding_of(Failure.of(error, stream=stream.name, debug=True))

@@ -15,19 +15,12 @@ from importlib import import_module
 from typing import Any, cast
 
 from oncelake.ingestion.declaration.catalogs import DeltaCatalog
-from oncelake.ingestion.declaration.sinks import DeltaSink, SinkSpec
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.delta.files import is_delta
 from oncelake.ingestion.errors import first_line
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.delta.catalogs.entry import EntryChange, TableEntry
-
-
-def declared_catalog(sink: SinkSpec) -> DeltaCatalog | None:
-    """Return the catalog of a sink's tables, where one is declared."""
-    part = sink.declared
-    return part.catalog if isinstance(part, DeltaSink) else None
 
 
 def register(spec: StreamSpec, settings: Settings, *, anew: bool = False) -> tuple[str, ...]:
@@ -41,7 +34,7 @@ def register(spec: StreamSpec, settings: Settings, *, anew: bool = False) -> tup
     Returns:
         A notice, where that failed.
     """
-    if (catalog := declared_catalog(spec.sink)) is None:
+    if (catalog := spec.sink.catalog) is None:
         return ()
     paths, where = StreamPaths.of(spec.name, settings, spec.sink), catalog.where_of(spec.name)
     try:
@@ -62,7 +55,7 @@ def register(spec: StreamSpec, settings: Settings, *, anew: bool = False) -> tup
 
 def registration_notices(paths: StreamPaths) -> tuple[str, ...]:
     """Say why the last registration failed, if it did; asks no catalog."""
-    known = _remembered(paths) if declared_catalog(paths.sink) else {}
+    known = _remembered(paths) if paths.sink.catalog else {}
     return tuple(text for name, text in known.items() if name == "problem")
 
 
