@@ -91,7 +91,7 @@ def asset_spec(
             **references,
             **column_lineage(spec, topic_key),
             "dagster/column_schema": column_schema(spec),
-            "dagster/table_name": spec.sink.table_of(spec.name),
+            "dagster/table_name": spec.sink.declared.shown_name(spec.name),
             **(_uri(lake, spec.name) if spec.sink.name == "delta" else {}),
             "declared in": dg.MetadataValue.path(declared.path),
             "keys": ", ".join(spec.keys),

@@ -49,8 +49,21 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
         "dagster/column_schema": column_schema(spec),
         **column_lineage(spec, evidence.translation.topic_key),
         "dagster/uri": evidence.paths.table.uri,
-        "dagster/table_name": spec.sink.table_of(spec.name),
+        "dagster/table_name": spec.sink.declared.shown_name(spec.name),
+        **_catalog_link(evidence),
     }
+
+
+def _catalog_link(evidence: Evidence) -> dict[str, dg.MetadataValue[Any]]:
+    """Return the page about the table in its catalog, where the settings have one."""
+    link, catalog = evidence.paths.settings.catalog_link, evidence.spec.sink.catalog
+    if link is None or catalog is None:
+        return {}
+    name = catalog.name_of(evidence.spec.name)
+    database, _, table = name.rpartition(".")
+    for blank, value in {"{name}": name, "{database}": database, "{table}": table}.items():
+        link = link.replace(blank, value)
+    return {"catalog": dg.MetadataValue.url(link)}
 
 
 def metadata_of_batches(rows: Sequence[LedgerRow]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from oncelake.ingestion.errors import DependencyError, InvalidSpecError, nearest
 _TOKEN_ENDPOINT: Final = re.compile(
     r"(https://[^\s/@?#]+|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?)(/\S*)?"
 )
+_OF_CATALOGS: Final = re.compile(r"https?://[^\s/@]+(/\S*)?|thrift://[^\s/:@]+:\d+")
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # The field of a cluster whose variable is the cluster's own.
 _ADDRESS: Final = "address"
@@ -168,6 +169,19 @@ class Settings(BaseModel):
         None, description="URL of the database of `sink: postgres`: postgresql://user@host/name."
     )
 
+    unity: str | None = Field(
+        None, description="URL of the Unity Catalog in which Delta tables have entries."
+    )
+    unity_token: SecretStr | None = Field(None, description="Bearer token for it.")
+    hive_metastore: str | None = Field(
+        None, description="Hive's metastore in which Delta tables have entries: thrift://host:port."
+    )
+    catalog_link: str | None = Field(
+        None,
+        description="URL of a table's page in its catalog, for Dagster: {name} is its name there, "
+        "{database} and {table} what is before and behind the last point.",
+    )
+
     lake: Path | str = Field(
         Path("lake"),
         description="Folder of the Delta tables, or its URL in a store: s3://bucket/prefix, "
@@ -244,6 +258,20 @@ class Settings(BaseModel):
         if url and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url.get_secret_value()):
             raise ValueError("must be a URL, as http://host/path or https://host/path")
         return url
+
+    @field_validator("unity", "hive_metastore", "catalog_link")
+    @classmethod
+    def _is_of_catalogs(cls, url: str | None) -> str | None:
+        if url and not _OF_CATALOGS.fullmatch(url):
+            raise ValueError("must be a URL without a login, as https://host or thrift://host:9083")
+        return url
+
+    @field_validator("unity_token")
+    @classmethod
+    def _is_sent_encrypted(cls, token: SecretStr | None, given: ValidationInfo) -> SecretStr | None:
+        if token and not _TOKEN_ENDPOINT.fullmatch(given.data.get("unity") or ""):
+            raise ValueError(f"is sent to {variable('unity')}: write https:// there")
+        return token
 
     @field_validator("merge_engine", mode="before")
     @classmethod

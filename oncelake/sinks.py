@@ -15,10 +15,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from oncelake.ingestion.declaration.catalogs import QualifiedName
     from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
     from oncelake.ingestion.declaration.sinks import (
         BESIDE,
-        QualifiedName,
         SinkKind,
         SinkPart,
         Statements,

@@ -21,6 +21,8 @@ OF_EXTRAS = {
     "ingestion/sinks/iceberg": "iceberg",
     "ingestion/sinks/iceberg/hive.py": "hive",
     "ingestion/sinks/postgres": "postgres",
+    "ingestion/sinks/delta/catalogs/glue.py": "glue",
+    "ingestion/sinks/delta/catalogs/hive.py": "iceberg hive",
     "ingestion/operations/telemetry": "observability",
     "ingestion/operations/audit": "iceberg postgres",
     "ingestion/pipeline/gate/expectations.py": "dagster",
@@ -36,6 +38,7 @@ PARTS = {
     "mmh3": "pyiceberg",
     "sqlalchemy": "pyiceberg",
     "requests": "pyiceberg",
+    "httpx": "confluent-kafka",
     "prometheus_client": "opentelemetry-exporter-prometheus",
 }
 

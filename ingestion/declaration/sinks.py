@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, create_model, field_validator, model_validator
 
+from oncelake.ingestion.declaration.catalogs import DeltaCatalog, QualifiedName
 from oncelake.ingestion.declaration.ddl import DeclaredColumn
 from oncelake.ingestion.declaration.modes import MODES
 from oncelake.ingestion.declaration.names import SINKS_OF_OTHERS
@@ -23,17 +24,10 @@ from oncelake.ingestion.declaration.parts import Allowed, Flag, Part
 from oncelake.ingestion.declaration.sql import identifier, quoted
 from oncelake.ingestion.declaration.types import PLAIN_NAME, SqlType
 
-# As PostgreSQL and most catalogs take a name without quotes.
-_QUALIFIED: Final = r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$"
 # The ending of the name of a table that is made beside another, to take its place.
 BESIDE: Final = "__rebuild"
 # The branch of an Iceberg table in which that one is made.
 REBUILD: Final = "oncelake_rebuild"
-QualifiedName = Annotated[
-    str,
-    StringConstraints(pattern=_QUALIFIED),
-    Allowed("write two names of a-z, 0-9 and _ with a point between them, such as public.orders"),
-]
 TopicName = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,240}$"),
@@ -75,6 +69,10 @@ class SinkPart(Part):
         """Return the table of a stream."""
         return stream
 
+    def shown_name(self, stream: str) -> str:
+        """Return the name by which others look for the table of a stream."""
+        return self.table_of(stream)
+
     def beside(self, stream: str) -> SinkPart:
         """Return where a table is made that is to take the place of a stream's.
 
@@ -93,6 +91,9 @@ class DeltaSink(SinkPart):
         False,
         description="Whether the table tells its readers which rows each batch has inserted, "
         "updated and deleted: Delta's change data feed. It is never turned off again from here.",
+    )
+    catalog: DeltaCatalog | None = Field(
+        None, description="A catalog in which the table has an entry, which follows its columns."
     )
     key_index: Flag = Field(
         False,
@@ -115,6 +116,10 @@ class DeltaSink(SinkPart):
                 known = f"write a value like {allowed}" if allowed else _OF_DELTA
                 raise ValueError(f"{name} cannot be {value!r}: {_INSTEAD.get(name, known)}")
         return properties
+
+    def shown_name(self, stream: str) -> str:
+        """Return the table's name in its catalog, where it has one."""
+        return self.catalog.name_of(stream) if self.catalog else stream
 
 
 class IcebergSink(SinkPart):
@@ -506,6 +511,11 @@ class _OwnSinks(Part):
         """The declared options of the sink."""
         found: SinkPart | None = getattr(self, self.name)
         return found or DeltaSink()
+
+    @property
+    def catalog(self) -> DeltaCatalog | None:
+        """The catalog in which its tables have entries, if one is declared."""
+        return self.delta.catalog if self.delta else None
 
     def table_of(self, stream: str) -> str:
         """Name the table of a stream as its sink does."""

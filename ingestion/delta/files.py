@@ -10,11 +10,13 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyarrow.dataset import Dataset, FileSystemDataset, ParquetFileFormat, ParquetReadOptions
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
 from oncelake.ingestion.delta.log_files import COMMIT, log_files
 from oncelake.ingestion.delta.vectors import Vector, has_vectors, mask_of, vectors_of
+from oncelake.ingestion.errors import TableSettingsError
 from oncelake.ingestion.storage.location import Location
 
 # Of two commits of one version the second is refused, as on a disk.
@@ -60,9 +62,24 @@ def recorded_txn(table: DeltaTable, application: str) -> int | None:
 
 
 def read_delta(table: Location, version: int | None = None) -> DeltaTable:
-    """Open a table at a version, or at its newest, to ask what is in its log."""
+    """Open a table at a version, or at its newest, to ask what is in its log.
+
+    Raises:
+        TableSettingsError: a catalog says which version is the newest, and not the log.
+    """
     folder, version = log_files(table).table_here(version)
-    return DeltaTable(folder, version=version)
+    try:
+        return DeltaTable(folder, version=version)
+    except DeltaError as error:
+        if "catalog-managed" not in str(error):
+            raise
+        raise TableSettingsError(
+            table.name.partition("__")[0],
+            f"{table} has the feature catalogManaged: its catalog decides which commits it has, "
+            "and not its log, in which alone rows and offsets are committed here as one.",
+            remedy="declare another name, whose table the first run makes, and name that one to "
+            "the catalog by `sink: {delta: {catalog: …}}`",
+        ) from error
 
 
 def is_delta(table: Location) -> bool:

@@ -38,6 +38,7 @@ class StreamPaths:
         proof: What a proof of the stream remembers for the next.
         gate: Where a batch waits that was not published.
         restored: Where ``archive restore`` copies tables to, before they take their places.
+        registration: What the table's entry in its catalog says; of a loss nothing follows.
     """
 
     stream: str
@@ -59,6 +60,7 @@ class StreamPaths:
     proof: Location
     gate: Location
     restored: Location
+    registration: Location
 
     @property
     def tables(self) -> tuple[Location, ...]:
@@ -109,6 +111,7 @@ class StreamPaths:
             proof=lake / ".proofs" / stream,
             gate=lake / ".gate" / stream,
             restored=lake / ".restore" / stream,
+            registration=lake / ".catalogs" / stream,
         )
 
     def at(self, sink: SinkSpec) -> StreamPaths:

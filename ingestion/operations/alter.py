@@ -36,6 +36,7 @@ from oncelake.ingestion.recovery.schema_diff import (
 from oncelake.ingestion.recovery.standing import heal_stream
 from oncelake.ingestion.recovery.topics import as_of_its_table
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.catalogs.register import register
 from oncelake.ingestion.tables.table import Tell
 
 
@@ -46,10 +47,12 @@ class AlterReport:
     Attributes:
         changes: What differed; empty where the table had its columns as declared.
         row: The ledger's row of it, if anything was.
+        notices: What a person may want to know.
     """
 
     changes: tuple[SchemaChange, ...]
     row: LedgerRow | None = None
+    notices: tuple[str, ...] = ()
 
 
 def dropped_columns(spec: StreamSpec, settings: Settings) -> tuple[str, ...]:
@@ -76,7 +79,7 @@ def alter(
     run_id: str,
     tell: Tell = lambda text: None,
 ) -> AlterReport:
-    """Give a table the columns that its declaration has, by one commit.
+    """Give a table the columns that its declaration has, by one commit; and its catalog, too.
 
     Args:
         drops: Columns that a person lets go, with their values.
@@ -103,10 +106,10 @@ def alter(
                 f"{', '.join(sorted(others))} would be dropped, and nobody agreed to that.",
                 remedy="run the same command again",
             )
-        if not changes:
-            return AlterReport(changes=())
-        row = _commit(spec, paths, standing.position, changes, run_id=run_id, tell=tell)
-        return AlterReport(changes=changes, row=row)
+        row = None
+        if changes:
+            row = _commit(spec, paths, standing.position, changes, run_id=run_id, tell=tell)
+    return AlterReport(changes=changes, row=row, notices=register(spec, settings, anew=True))
 
 
 def _no_table_of_ours(paths: StreamPaths) -> InvalidSpecError:

@@ -60,6 +60,7 @@ from oncelake.ingestion.recovery.position import Position
 from oncelake.ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
 from oncelake.ingestion.recovery.topics import as_of_table, resolve_topics
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.catalogs.register import register
 from oncelake.ingestion.source import librdkafka
 from oncelake.ingestion.source.librdkafka import WithoutSpark, refuse_spark
 from oncelake.ingestion.source.spark import read_stream
@@ -191,7 +192,10 @@ class Run(StreamTask):
         """
         with observed(self.spec, self.settings, self.stop) as observed_run:
             run = replace(self, on_batch=observed_run.batches(self.on_batch))
-            observed_run.report = report = run.execute_unobserved()
+            report = run.execute_unobserved()
+            if not self.stop.is_set():
+                report = report.noticing(*register(self.spec, self.settings))
+            observed_run.report = report
             return report
 
     def execute_unobserved(self) -> RunReport:

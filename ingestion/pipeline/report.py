@@ -68,6 +68,10 @@ class RunReport(BatchReport):
     seconds: float = 0.0
     sink: str = "delta"
 
+    def noticing(self, *notices: str) -> RunReport:
+        """Return the report with more notices."""
+        return replace(self, notices=(*self.notices, *notices))
+
     @property
     def ranges(self) -> tuple[CountedRange, ...]:
         """The ranges that the run read, one a partition."""

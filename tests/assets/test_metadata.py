@@ -23,6 +23,10 @@ EngineName = Literal["local", "spark"]
 
 SINKS: dict[str, tuple[Any, set[str], str, str, str]] = {
     "delta": ("delta", {"deltalake"}, "orders", "delta_version", "local"),
+    "delta, in a catalog": (
+        {"delta": {"catalog": {"glue": {"database": "shop"}}}},
+        {"deltalake"}, "shop.orders", "delta_version", "local",
+    ),
     "iceberg": ("iceberg", {"iceberg"}, "oncelake.orders", "table_version", "local"),
     "iceberg, named": (
         {"iceberg": {"table": "shop.sold"}}, {"iceberg"}, "shop.sold", "table_version", "local"
@@ -60,6 +64,33 @@ def test_a_table_is_called_what_its_sink_calls_it(
     assert spec.metadata["dagster/table_name"] == told["dagster/table_name"] == table
     assert {name for name in told if name.endswith("version")} == {version}
     assert told["engine"] == engine
+
+
+@pytest.mark.parametrize(
+    ("catalog", "page"),
+    [
+        ({"unity": {"table": "main.sales.sold"}}, "main.sales?table=sold&of=main.sales.sold"),
+        ({"glue": {"database": "shop"}}, "shop?table=orders&of=shop.orders"),
+        (None, None),
+    ],
+    ids=["unity", "glue", "none"],
+)
+def test_a_table_in_a_catalog_has_a_link(
+    tmp_path: Path, catalog: dict[str, Any] | None, page: str | None
+) -> None:
+    """By the setting, whose blanks are filled in; a table of no catalog has none."""
+    link = "https://c.example/{database}?table={table}&of={name}"
+    settings = settings_in(tmp_path, "k:1", catalog_link=link)
+    found = evidence(
+        tmp_path,
+        batch(1, 0, 5),
+        spec={"sink": {"delta": {"catalog": catalog}}},
+        paths=StreamPaths.of("orders", settings),
+    )
+
+    told = metadata_of(found).get("catalog")
+
+    assert told == (dg.MetadataValue.url(f"https://c.example/{page}") if page else None)
 
 
 def _replays(spec: StreamSpec) -> list[dg.AssetSpec]:

@@ -88,6 +88,11 @@ def test_the_name_of_the_file_stands_for_all_of_its_tables(folder: Path) -> None
         ("route_by: type", "route_by: x\nroute: {by: x}", "3: route: unknown key"),
         ("topic: events", "topics: [a]\ntable_per_topic: true", "2: table_per_topic: a file has"),
         ("topic: events", "topic: e\nsink: {postgres: {table: s.x}}", "2: sink: events_placed and"),
+        (
+            "topic: events",
+            "topic: e\nsink: {delta: {catalog: {hive: {table: s.x}}}}",
+            "2: sink: events_placed and events_payment would share s.x",
+        ),
         ("  payment:", "  pay__ment:", "tables.pay__ment: a table's name holds no `__`"),
         ("    mode: append", "    mode: appnd", "9: mode: there is no"),
     ],

@@ -6,11 +6,13 @@ is refused here is refused before anything could be written.
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -411,6 +413,29 @@ def test_a_feature_that_the_audit_cannot_read_is_refused(
     world.spark.sql(f"ALTER TABLE delta.`{world.paths.data}` SET TBLPROPERTIES ({listed})")
 
     assert_refused(world, TableSettingsError, feature, "DROP FEATURE")
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "another's"])
+def test_a_table_that_its_catalog_manages_is_refused(world: World, is_ours: bool) -> None:
+    """By the name of the feature and with the reason; it is not called damaged."""
+    world.send(row(1, "a"))
+    if is_ours:
+        world.run()
+    else:
+        write_deltalake(str(world.paths.data), pa.table({"id": [1]}))
+    log = world.paths.data / "_delta_log"
+    newest = sorted(name for name in log.files() if name.endswith(".json"))[-1]
+    features = ["catalogManaged"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features}
+    action = {"protocol": {**protocol, "writerFeatures": [*features, "inCommitTimestamp"]}}
+    version = int(newest.partition(".")[0]) + 1
+    (log / f"{version:020}.json").put(json.dumps(action).encode())
+
+    with pytest.raises(TableSettingsError, match="has the feature catalogManaged") as refused:
+        world.run()
+
+    assert "its catalog decides which commits it has" in str(refused.value)
+    assert (log / f"{version + 1:020}.json").exists() is False
 
 
 def _age(world: World) -> None:

@@ -317,6 +317,7 @@ def test_a_crash_leaves_no_secret_in_its_traceback(
     """Not even an error that quotes all settings does, on the terminal or in the file."""
     monkeypatch.setenv("ONCELAKE_SINK_KAFKA", _NOBODY)
     monkeypatch.setenv("ONCELAKE_SCHEMA_REGISTRY_USERNAME", "reader")
+    monkeypatch.setenv("ONCELAKE_UNITY", "https://unity.invalid")
     for name in of_secrets():
         monkeypatch.setenv(variable(name), canaries.value(name))
 
@@ -347,7 +348,7 @@ def test_dagster_keeps_no_secret(
     declare(canaries.folder, "orders", f"topic: {topic}\n{_TABLE}")
     others = {name: canaries.value(name) for name in of_secrets() if "kafka" not in name}
     settings = {"kafka_timeout_seconds": 20, "jars": JARS, "spark_master": "local[2]"}
-    settings["schema_registry_username"] = "reader"
+    settings |= {"schema_registry_username": "reader", "unity": "https://unity.invalid"}
     for name, value in {**others, **login, **settings}.items():
         monkeypatch.setenv(variable(name), str(value))
     monkeypatch.setattr(alerts, "_PAUSES_SECONDS", (0,))

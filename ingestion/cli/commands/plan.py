@@ -119,8 +119,9 @@ def alter(stream: Stream, yes: Yes = False, as_json: AsJson = False) -> None:
 
     Renames by `renamed_from`, drops what the file no longer declares (asks first), adds, widens,
     and sets order and comments where the sink can, in one commit; needs neither Spark nor Kafka.
-    `oncelake plan STREAM` shows what it would do. If it is killed, run it again. Refuses (exit 3)
-    what only a rebuild can do. `rewind` goes back over it.
+    Writes the entry of a Delta table's catalog, too. `oncelake plan STREAM` shows what it would
+    do. If it is killed, run it again. Refuses (exit 3) what only a rebuild can do. `rewind` goes
+    back over it.
     """
     from oncelake.ingestion.operations.alter import alter as alter_stream
     from oncelake.ingestion.operations.alter import dropped_columns
@@ -132,10 +133,12 @@ def alter(stream: Stream, yes: Yes = False, as_json: AsJson = False) -> None:
     with progress() as tell:
         done = alter_stream(spec, settings, drops=drops, run_id=new_run_id(), tell=tell)
     if as_json:
-        changes = output.fields_of(done, "changes")
+        changes = output.fields_of(done, "changes", "notices")
         row = output.row_document(done.row) if done.row else {}
         output.document({"stream": stream, **changes, **row})
         return
+    for notice in done.notices:
+        output.say(f"notice: {notice}", "yellow")
     if done.row is None:
         output.say(f"{stream}: the table has its columns as declared")
         return

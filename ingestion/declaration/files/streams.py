@@ -179,12 +179,12 @@ def _clashes(drafts: Iterable[Draft], taken: Mapping[str, str]) -> Iterator[Inva
 
 
 def _shared_tables(file: Draft, streams: Iterable[Outcome]) -> Iterator[InvalidSpecError]:
-    """Yield which two streams of a file have one table."""
+    """Yield which two streams of a file have one table, or one name of it in a catalog."""
     tables: dict[tuple[str, str], str] = {}
-    for spec in streams:
-        if isinstance(spec, StreamSpec):
-            place = spec.sink.name, spec.sink.table_of(spec.name)
-            other = tables.setdefault(place, spec.name)
+    for spec in (each for each in streams if isinstance(each, StreamSpec)):
+        names = {spec.sink.table_of(spec.name), spec.sink.declared.shown_name(spec.name)}
+        for name in sorted(names):
+            other = tables.setdefault((spec.sink.name, name), spec.name)
             if other != spec.name:
-                problem = f"{other} and {spec.name} would share {place[1]}; give each its own"
+                problem = f"{other} and {spec.name} would share {name}; give each its own"
                 yield file.problem(("sink",), problem)

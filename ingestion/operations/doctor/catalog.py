@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from oncelake.ingestion.declaration.catalogs import DeltaCatalog
 from oncelake.ingestion.declaration.sinks import IcebergSink
-from oncelake.ingestion.errors import DependencyError, MissingRightError
+from oncelake.ingestion.errors import DependencyError, MissingRightError, TerminalError
+from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.doctor import findings as kinds
 from oncelake.ingestion.operations.doctor.findings import Finding
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.catalogs.register import compare_entry, reason
 from oncelake.ingestion.storage.location import Location
 
 if TYPE_CHECKING:
@@ -20,6 +23,18 @@ if TYPE_CHECKING:
 
 # What a server of REST may offer, by its name in pyiceberg.
 _COMMITS, _RENAMES, _MAKES = "V1_UPDATE_TABLE", "V1_RENAME_TABLE", "V1_CREATE_NAMESPACE"
+
+
+def examine_entry(catalog: DeltaCatalog, paths: StreamPaths) -> Iterator[Finding]:
+    """Say what is wrong with the entry of a stream's Delta table; of no table there is none."""
+    entry, stream = catalog.where_of(paths.stream), paths.stream
+    try:
+        if change := compare_entry(catalog, paths):
+            yield kinds.WRONG_ENTRY.of(stream, "as its catalog says", entry=entry, what=change.what)
+    except Exception as error:  # noqa: BLE001 (each client has errors of its own)
+        is_final = isinstance(error, TerminalError)
+        kind = kinds.IMPOSSIBLE_ENTRY if is_final else kinds.SILENT_ENTRY
+        yield kind.of(stream, reason(error), entry=entry)
 
 
 def examine_catalog(stream: str, sink: IcebergSink, settings: Settings) -> Iterator[Finding]:

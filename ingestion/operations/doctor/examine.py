@@ -32,7 +32,7 @@ from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.local.jars import missing_jars
 from oncelake.ingestion.local.process import run_and_capture
 from oncelake.ingestion.operations.doctor import findings as kinds
-from oncelake.ingestion.operations.doctor.catalog import examine_catalog
+from oncelake.ingestion.operations.doctor.catalog import examine_catalog, examine_entry
 from oncelake.ingestion.operations.doctor.findings import Finding
 from oncelake.ingestion.operations.failure import Failure
 from oncelake.ingestion.operations.status.status import StatusReader, StreamStatus, costly_merges
@@ -119,6 +119,8 @@ def _examine_sink(stream: DeclaredStream, settings: Settings) -> Iterator[Findin
         sink = stream.sink.declared if stream.sink else None
         if isinstance(sink, IcebergSink):
             yield from examine_catalog(stream.name, sink, settings)
+        if stream.sink and (catalog := stream.sink.catalog):
+            yield from examine_entry(catalog, known_paths(stream.name, settings, stream.sink))
     except Exception as error:  # noqa: BLE001 (what cannot be found out is a finding, too)
         yield _finding_of(Failure.of(error, stream=stream.name, debug=True))
 

@@ -91,6 +91,18 @@ NEW_NAMESPACE = FindingKind(
     DONE,
 )
 
+# The entry of a stream's Delta table in a catalog.
+WRONG_ENTRY = FindingKind("the entry {entry} {what}", "oncelake alter {about}, which writes it")
+SILENT_ENTRY = FindingKind(
+    "the entry {entry} cannot be compared with the table",
+    "check that the catalog is up, and the login and its rights (docs/sinks.md)",
+    UNREACHABLE,
+)
+IMPOSSIBLE_ENTRY = FindingKind(
+    "the entry {entry} cannot be written",
+    "put right what the evidence says, then oncelake alter {about}",
+)
+
 # What the runs of a stream left.
 RUN_UNDER_WAY = FindingKind("a run holds this stream", "wait for it to end", DONE)
 RUN_ELSEWHERE = FindingKind(

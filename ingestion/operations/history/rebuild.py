@@ -43,6 +43,7 @@ from oncelake.ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from oncelake.ingestion.recovery.standing import end_half_done, is_half_done
 from oncelake.ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.catalogs.register import register
 from oncelake.ingestion.storage.volumes import translate_disk_errors
 from oncelake.ingestion.tables.table import NamedTable
 
@@ -101,6 +102,9 @@ class Rebuild:
         """
         with observed(self.run.spec, self.run.settings, self.run.stop) as observed_run:
             rebuilt = self._execute(Stream(spec=self.run.spec, settings=self.run.settings))
+            if rebuilt.old.named:
+                notices = register(self.run.spec, self.run.settings)
+                rebuilt = replace(rebuilt, report=rebuilt.report.noticing(*notices))
             observed_run.report = rebuilt.report
             return rebuilt
 

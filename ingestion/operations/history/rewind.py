@@ -39,6 +39,7 @@ from oncelake.ingestion.recovery.position import Position, position_of
 from oncelake.ingestion.recovery.snapshot import read_snapshot
 from oncelake.ingestion.recovery.standing import ALTERED, BESIDE, Standing, heal_stream
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.catalogs.register import register
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.tables.commit_metadata import REWOUND_TO, CommitMetadata, Kind, ranges_at
 from oncelake.ingestion.tables.table import RewindableTable
@@ -123,7 +124,9 @@ def rewind(
         if _stands_at(standing, standing.position, point):
             return point, standing.rows[-1]
         _refuse_unreachable(paths, point)
-        return point, _commit(paths, standing.position, point, reason=reason, run_id=run_id)
+        row = _commit(paths, standing.position, point, reason=reason, run_id=run_id)
+    register(spec, settings)
+    return point, row
 
 
 def _choice(stream: str, to: str) -> Callable[[Savepoint], bool]:

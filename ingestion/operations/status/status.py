@@ -47,6 +47,7 @@ from oncelake.ingestion.recovery.topics import (
 )
 from oncelake.ingestion.recovery.withheld import waiting_at, withheld_error
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.delta.catalogs.register import registration_notices
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.storage.volumes import refuse_read_only_volumes, translate_disk_errors
 from oncelake.ingestion.tables.commit_log import CommitLog
@@ -141,6 +142,7 @@ class StatusReader:
             steps.append(partial(_look_at_gate, status, declared.spec, paths))
             steps.append(partial(self._ask_kafka, status, declared.spec))
         steps.append(partial(_find_holder, status, paths))
+        steps.append(partial(_look_at_registration, status, paths))
         steps.append(partial(refuse_read_only_volumes, *paths.written))
         for step in steps:
             try:
@@ -198,6 +200,10 @@ def _look_at_gate(status: StreamStatus, spec: StreamSpec, paths: StreamPaths) ->
 
 def _find_holder(status: StreamStatus, paths: StreamPaths) -> None:
     status.holder = holder_of(paths)
+
+
+def _look_at_registration(status: StreamStatus, paths: StreamPaths) -> None:
+    status.notices += registration_notices(paths)
 
 
 def _read_table(status: StreamStatus, paths: StreamPaths) -> None:

@@ -1,0 +1,1 @@
+"""Entries of Delta tables in catalogs: what they say, and who writes them when."""
