@@ -15,6 +15,7 @@ from oncelake.ingestion.declaration.files.loader import load_streams
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import UNREACHABLE, WRONG
 from oncelake.ingestion.operations.alter import alter
+from oncelake.ingestion.operations.decisions import reset
 from oncelake.ingestion.operations.doctor.examine import examine
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.status.status import StatusReader
@@ -312,13 +313,17 @@ def test_the_table_of_another_is_left_alone(registered: World, unity: SmallUnity
 def test_an_entry_that_somebody_dropped_is_told_by_a_doctor(
     registered: World, unity: SmallUnity
 ) -> None:
-    """Runs do not ask for it; alter writes it again."""
+    """Runs do not ask for it; alter writes it again, and so does the first run behind a reset."""
     del unity.tables[NAME]
 
     assert registered.run().notices == ()
 
     assert findings_of(registered) == [(f"the entry Unity Catalog {NAME} is not there", WRONG)]
     alter(registered.spec, registered.settings, drops=(), run_id="alter")
+    assert findings_of(registered) == []
+    reset(registered.name, registered.settings, run_id="reset")
+    del unity.tables[NAME]
+    registered.run()
     assert findings_of(registered) == []
 
 

@@ -129,7 +129,7 @@ def sql_type(stored: Any, names: Mapping[str, str] = _IN_SQL) -> str:
         return f"array<{sql_type(stored['elementType'], names)}>"
     if stored["type"] == "map":
         return f"map<{sql_type(stored['keyType'], names)},{sql_type(stored['valueType'], names)}>"
-    fields = (f"{_name(each['name'])}:{sql_type(each['type'], names)}" for each in stored["fields"])
+    fields = (f"{_name(it['name'])}:{sql_type(it['type'], names)}" for it in stored["fields"])
     return f"struct<{','.join(fields)}>"
 
 

@@ -39,7 +39,7 @@ def reconcile(name: str, table: TableEntry, settings: Settings, *, write: bool) 
     ask = partial(_ask, settings)
     if (entry := ask("GET", f"tables/{name}")) is None:
         if write:
-            ask("POST", "tables", _made(name, table))
+            ask("POST", "tables", _new_entry(name, table))
         return MISSING
     is_delta = entry.get("data_source_format") == "DELTA"
     table.refuse_another(entry.get("storage_location"), is_delta=is_delta)
@@ -58,7 +58,7 @@ def reconcile(name: str, table: TableEntry, settings: Settings, *, write: bool) 
     return STALE
 
 
-def _made(full_name: str, table: TableEntry) -> dict[str, Any]:
+def _new_entry(full_name: str, table: TableEntry) -> dict[str, Any]:
     return {
         **dict(zip(("catalog_name", "schema_name", "name"), full_name.split("."), strict=True)),
         "table_type": "EXTERNAL",
@@ -89,10 +89,11 @@ def _column(table: TableEntry, at: int) -> dict[str, Any]:
     return {**column, "partition_index": by.index(name)} if name in by else column
 
 
-def _type_in(column: Mapping[str, Any]) -> Any:
-    """Read a column's type; it is alone, or in the column as Spark writes it."""
-    found = json.loads(column.get("type_json") or "null")
-    return found["type"] if isinstance(found, dict) and "name" in found else found
+def _type_and_comment(column: Mapping[str, Any]) -> tuple[Any, str]:
+    """Read the type of a column, which Spark writes with the column around it, and the comment."""
+    stored = json.loads(column.get("type_json") or "null")
+    type_ = stored["type"] if isinstance(stored, dict) and "name" in stored else stored
+    return type_, column.get("comment") or ""
 
 
 def _update_of(entry: Mapping[str, Any], table: TableEntry) -> dict[str, Any] | None:
@@ -100,30 +101,22 @@ def _update_of(entry: Mapping[str, Any], table: TableEntry) -> dict[str, Any] | 
     # Spark makes an entry without any columns.
     columns = sorted(entry.get("columns") or (), key=lambda column: column.get("position", 0))
     # A person's comments stay where the table has none.
-    theirs = {it["name"]: {"comment": it["comment"]} for it in columns if it.get("comment")}
-    fields = [
-        {**field, "metadata": theirs.get(field["name"], {}) | field["metadata"]}
-        for field in table.fields
-    ]
+    kept = {it["name"]: {"comment": it["comment"]} for it in columns if it.get("comment")}
+    fields = [{**it, "metadata": kept.get(it["name"], {}) | it["metadata"]} for it in table.fields]
     comment = table.comment or entry.get("comment") or ""
-    properties = {
-        name: it for name, it in (entry.get("properties") or {}).items() if _OURS.match(name)
-    }
+    properties = (entry.get("properties") or {}).items()
+    ours = {name: value for name, value in properties if _OURS.match(name)}
     by = {name: at for at, name in enumerate(table.partitioned_by)}
-    shows = [
-        (it["name"], _type_in(it), it.get("comment") or "", it.get("partition_index"))
-        for it in columns
-    ]
+    shows = [(it["name"], *_type_and_comment(it), it.get("partition_index")) for it in columns]
     wanted = [(it["name"], it["type"], comment_of(it), by.get(it["name"])) for it in fields]
-    if [shows, properties, entry.get("comment") or ""] == [wanted, table.properties, comment]:
+    if [shows, ours, entry.get("comment") or ""] == [wanted, table.properties, comment]:
         return None
-    struct = {"type": "struct", "fields": fields}
-    struct = json.loads(json.dumps(struct), object_hook=_in_kebab_case)
+    renamed = json.loads(json.dumps(fields), object_hook=_in_kebab_case)
     updates = [
-        {"action": "set-columns", "columns": struct},
+        {"action": "set-columns", "columns": {"type": "struct", "fields": renamed}},
         {"action": "set-partition-columns", "partition-columns": list(by)},
         {"action": "set-properties", "updates": table.properties},
-        {"action": "remove-properties", "removals": sorted({*properties} - {*table.properties})},
+        {"action": "remove-properties", "removals": sorted({*ours} - {*table.properties})},
         {"action": "set-table-comment", "comment": comment},
     ]
     requirement = {"type": "assert-table-uuid", "uuid": entry["table_id"]}
