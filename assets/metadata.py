@@ -61,8 +61,9 @@ def _catalog_link(evidence: Evidence) -> dict[str, dg.MetadataValue[Any]]:
         return {}
     name = catalog.name_of(evidence.spec.name)
     database, _, table = name.rpartition(".")
-    for blank, value in {"{name}": name, "{database}": database, "{table}": table}.items():
-        link = link.replace(blank, value)
+    blanks = {"name": name, "database": database, "table": table, "path": name.replace(".", "/")}
+    for blank, value in blanks.items():
+        link = link.replace(f"{{{blank}}}", value)
     return {"catalog": dg.MetadataValue.url(link)}
 
 

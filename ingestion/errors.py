@@ -130,11 +130,11 @@ def reset(stream: str) -> str:
     return f"oncelake reset {stream} --yes, to ingest the topic again"
 
 
-def not_installed(sink: str) -> SetupError:
-    """Return the error of a sink without the packages of its extra."""
+def not_installed(extra: str) -> SetupError:
+    """Return the error of a sink, or of a catalog, without the packages of its extra."""
     return SetupError(
-        f"a stream has `sink: {sink}`, and its client is not installed. Next: make setup in a "
-        f"clone, or pip install 'WHEEL[{sink}]' with the path of Oncelake's wheel"
+        f"a stream needs the extra `{extra}`, which is not installed. Next: make setup in a "
+        f"clone, or pip install 'WHEEL[{extra}]' with the path of Oncelake's wheel"
     )
 
 

@@ -179,7 +179,7 @@ class Settings(BaseModel):
     catalog_link: str | None = Field(
         None,
         description="URL of a table's page in its catalog, for Dagster: {name} is its name there, "
-        "{database} and {table} what is before and behind the last point.",
+        "{database} and {table} what is before and behind the last point, {path} has / for points.",
     )
 
     lake: Path | str = Field(
@@ -269,9 +269,12 @@ class Settings(BaseModel):
     @field_validator("unity_token")
     @classmethod
     def _is_sent_encrypted(cls, token: SecretStr | None, given: ValidationInfo) -> SecretStr | None:
-        if token and not _TOKEN_ENDPOINT.fullmatch(given.data.get("unity") or ""):
+        text = token.get_secret_value().strip() if token else ""
+        if not re.fullmatch(r"[\x21-\x7e]*", text):
+            raise ValueError("must be of ASCII characters without blanks")
+        if text and not _TOKEN_ENDPOINT.fullmatch(given.data.get("unity") or ""):
             raise ValueError(f"is sent to {variable('unity')}: write https:// there")
-        return token
+        return SecretStr(text) if text else None
 
     @field_validator("merge_engine", mode="before")
     @classmethod

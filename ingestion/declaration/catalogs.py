@@ -59,14 +59,14 @@ class DeltaCatalog(Part):
 
     @model_validator(mode="after")
     def _is_one(self) -> DeltaCatalog:
-        if len(self.model_fields_set) != 1:
+        if sum(getattr(self, name) is not None for name in _NAMES) != 1:
             raise ValueError(f"write one of: {', '.join(_NAMES)}")
         return self
 
     @property
     def kind(self) -> Kind:
         """Which one."""
-        return next(name for name in _NAMES if name in self.model_fields_set)
+        return next(name for name in _NAMES if getattr(self, name))
 
     def name_of(self, stream: str) -> str:
         """Return the name of a stream's table in the catalog."""

@@ -69,8 +69,11 @@ def test_a_table_is_called_what_its_sink_calls_it(
 @pytest.mark.parametrize(
     ("catalog", "page"),
     [
-        ({"unity": {"table": "main.sales.sold"}}, "main.sales?table=sold&of=main.sales.sold"),
-        ({"glue": {"database": "shop"}}, "shop?table=orders&of=shop.orders"),
+        (
+            {"unity": {"table": "main.sales.sold"}},
+            "main.sales?table=sold&of=main.sales.sold&at=main/sales/sold",
+        ),
+        ({"glue": {"database": "shop"}}, "shop?table=orders&of=shop.orders&at=shop/orders"),
         (None, None),
     ],
     ids=["unity", "glue", "none"],
@@ -79,7 +82,7 @@ def test_a_table_in_a_catalog_has_a_link(
     tmp_path: Path, catalog: dict[str, Any] | None, page: str | None
 ) -> None:
     """By the setting, whose blanks are filled in; a table of no catalog has none."""
-    link = "https://c.example/{database}?table={table}&of={name}"
+    link = "https://c.example/{database}?table={table}&of={name}&at={path}"
     settings = settings_in(tmp_path, "k:1", catalog_link=link)
     found = evidence(
         tmp_path,

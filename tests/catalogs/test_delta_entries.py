@@ -109,13 +109,14 @@ def test_the_entry_is_as_spark_writes_one(registered: World, catalog: TriedCatal
         registered.run()
         registered.paths.registration.delete()
         registered.run()
-    assert [each.target for each in calls] == ["get_table"]
+    assert [each.target for each in calls] == ["get_table_req"]
 
 
 def test_what_others_have_written_stays(registered: World, catalog: TriedCatalog) -> None:
     """Their parameters, owner and comments, while the columns follow the table's."""
     entry = entry_of(catalog)
     entry.owner, entry.parameters["quality"] = "sales", "gold"
+    entry.parameters["external.table.purge"] = "TRUE"
     entry.sd.cols[1].comment = "of a person"
     with asked(catalog) as client:
         client.alter_table(catalog.namespace, "orders", entry)
@@ -125,6 +126,7 @@ def test_what_others_have_written_stays(registered: World, catalog: TriedCatalog
 
     entry = entry_of(catalog)
     assert (entry.owner, entry.parameters["quality"]) == ("sales", "gold")
+    assert "external.table.purge" not in entry.parameters
     assert (entry.sd.cols[1].comment, entry.sd.cols[4].name) == ("of a person", "note")
 
 
@@ -133,6 +135,7 @@ def test_a_metastore_that_is_away_is_a_notice(
 ) -> None:
     """One that never answers holds no run for long; the next run writes the entry."""
     monkeypatch.setattr("oncelake.ingestion.sinks.delta.catalogs.hive.SECONDS", 0.5)
+    monkeypatch.setattr("oncelake.ingestion.sinks.delta.catalogs.register._PAUSE_SECONDS", 0)
     registered.declare(schema=f"{registered.declared['schema']}, note STRING")
     registered.declare(schema_change="evolve")
     begin = time.monotonic()

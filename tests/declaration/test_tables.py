@@ -93,6 +93,11 @@ def test_the_name_of_the_file_stands_for_all_of_its_tables(folder: Path) -> None
             "topic: e\nsink: {delta: {catalog: {hive: {table: s.x}}}}",
             "2: sink: events_placed and events_payment would share s.x",
         ),
+        (
+            "topic: events",
+            "topic: e\nsink: {delta: {catalog: {unity: {table: A.s.X}}}}",
+            "2: sink: events_placed and events_payment would share a.s.x",
+        ),
         ("  payment:", "  pay__ment:", "tables.pay__ment: a table's name holds no `__`"),
         ("    mode: append", "    mode: appnd", "9: mode: there is no"),
     ],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from pydantic import SecretStr, ValidationError
@@ -14,15 +15,17 @@ from oncelake.ingestion.declaration.files.loader import load_streams
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import UNREACHABLE, WRONG
 from oncelake.ingestion.operations.alter import alter
+from oncelake.ingestion.operations.decisions import reset
 from oncelake.ingestion.operations.doctor.examine import examine
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.status.status import StatusReader
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.sinks.delta.catalogs.entry import _IN_HIVE, sql_type
+from oncelake.ingestion.sinks.delta.catalogs.entry import _IN_HIVE, _hive_type, shortened, sql_type
 from tests.support.unity import TOKEN, SmallUnity, small_unity
 from tests.support.world import COLUMNS, World, row
 
 NAME = "main.sales.orders"
+CATALOGS = "oncelake.ingestion.sinks.delta.catalogs"
 
 
 @pytest.fixture
@@ -122,14 +125,66 @@ def test_an_entry_that_spark_made_gets_columns(registered: World, unity: SmallUn
     assert unity.columns(NAME)["name"] == "string"
 
 
-def test_a_lost_memory_costs_one_request(registered: World, unity: SmallUnity) -> None:
-    """The entry says already what it should."""
+def test_a_lost_memory_costs_one_request(
+    registered: World, unity: SmallUnity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry says already what it should; without TLS it is asked by no proxy."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     registered.paths.registration.delete()
     unity.requests.clear()
 
     assert registered.run().notices == ()
 
     assert unity.requests == [f"GET /tables/{NAME}"]
+
+
+def test_a_death_behind_the_entry_leaves_no_memory_of_the_one_before(
+    registered: World, unity: SmallUnity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a rewind the table is what it was, and the entry is not."""
+    registered.declare(schema="id INT NOT NULL, title STRING, at INT")
+    registered.declare(renamed_from={"title": "name"})
+
+    def die(*_: object, **__: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(f"{CATALOGS}.register._remember", die)
+        with pytest.raises(KeyboardInterrupt):
+            alter(registered.spec, registered.settings, drops=(), run_id="alter")
+    assert list(unity.columns(NAME))[:2] == ["id", "title"]
+
+    rewind(registered.spec, registered.settings, to="seq:1", reason="test", run_id="rewind")
+
+    assert list(unity.columns(NAME))[:2] == ["id", "name"]
+
+
+def test_what_a_person_writes_into_the_entry_stays(registered: World, unity: SmallUnity) -> None:
+    """Comments where the table has none, and properties; those of Delta are the table's."""
+    table = unity.tables[NAME]
+    table["columns"][1]["comment"] = "of a person"
+    table["properties"] |= {"quality": "gold", "delta.appendOnly": "true"}
+    table["properties"] |= {"delta.lastUpdateVersion": "7"}
+    registered.declare(
+        schema="id INT NOT NULL COMMENT 'the key', name STRING, at INT, tags ARRAY<STRING>, "
+        "sums MAP<STRING, STRUCT<a: ARRAY<INT>>>",
+        description="Orders",
+    )
+
+    assert alter(registered.spec, registered.settings, drops=(), run_id="alter").notices == ()
+
+    assert findings_of(registered) == []
+    comments = {column["name"]: column["comment"] for column in table["columns"]}
+    assert (comments["id"], comments["name"]) == ("the key", "of a person")
+    assert "delta.appendOnly" not in table["properties"]
+    assert {"quality", "delta.lastUpdateVersion"} <= table["properties"].keys()
+    assert '"elementType": "string"' in unity_type(unity, "tags")
+
+
+def unity_type(unity: SmallUnity, column: str) -> str:
+    """Return the type of a column as the API of tables shows it."""
+    columns = unity.tables[NAME]["columns"]
+    return next(str(it["type_json"]) for it in columns if it["name"] == column)
 
 
 def test_a_new_column_is_followed(registered: World, unity: SmallUnity) -> None:
@@ -177,7 +232,7 @@ def test_a_rebuild_is_followed_when_the_tables_have_changed_places(
 
 
 def test_a_catalog_that_fails_is_a_notice(registered: World, unity: SmallUnity) -> None:
-    """The run commits and ends well, status shows it, and the next run mends it."""
+    """The run commits and ends well, status shows it, and a run mends it, after a pause."""
     add_column(registered)
     registered.send(row(2, "b"))
     unity.fails = 503
@@ -192,9 +247,19 @@ def test_a_catalog_that_fails_is_a_notice(registered: World, unity: SmallUnity) 
     assert notice in status_of(registered)
     assert findings_of(registered)[0][1] == UNREACHABLE
     unity.fails = 0
+    unity.requests.clear()
+    assert (registered.run().notices, unity.requests) == ((notice,), [])
+    end_pause(registered)
     assert registered.run().notices == ()
     assert unity.columns(NAME)["note"] == "string"
     assert (notice in status_of(registered), findings_of(registered)) == (False, [])
+
+
+def end_pause(world: World) -> None:
+    """Let the pause behind a failure be over."""
+    known = json.loads(world.paths.registration.read())
+    known["until"] -= 60
+    world.paths.registration.put(json.dumps(known).encode())
 
 
 def status_of(world: World) -> tuple[str, ...]:
@@ -204,11 +269,12 @@ def status_of(world: World) -> tuple[str, ...]:
     return StatusReader(world.settings).read_status(declared).notices
 
 
+@pytest.mark.parametrize("limit", ["unity.SECONDS", "register._MOST_SECONDS"])
 def test_a_catalog_that_never_answers_holds_no_run_for_long(
-    registered: World, unity: SmallUnity, monkeypatch: pytest.MonkeyPatch
+    registered: World, unity: SmallUnity, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    """One request, and as long as its time-out, which is shorter here."""
-    monkeypatch.setattr("oncelake.ingestion.sinks.delta.catalogs.unity.SECONDS", 0.5)
+    """As long as the time-out of a read or of the whole, of which one is shorter here."""
+    monkeypatch.setattr(f"{CATALOGS}.{limit}", 0.5)
     add_column(registered)
     unity.on_request = lambda: time.sleep(3)
     begin = time.monotonic()
@@ -247,13 +313,17 @@ def test_the_table_of_another_is_left_alone(registered: World, unity: SmallUnity
 def test_an_entry_that_somebody_dropped_is_told_by_a_doctor(
     registered: World, unity: SmallUnity
 ) -> None:
-    """Runs do not ask for it; alter writes it again."""
+    """Runs do not ask for it; alter writes it again, and so does the first run behind a reset."""
     del unity.tables[NAME]
 
     assert registered.run().notices == ()
 
     assert findings_of(registered) == [(f"the entry Unity Catalog {NAME} is not there", WRONG)]
     alter(registered.spec, registered.settings, drops=(), run_id="alter")
+    assert findings_of(registered) == []
+    reset(registered.name, registered.settings, run_id="reset")
+    del unity.tables[NAME]
+    registered.run()
     assert findings_of(registered) == []
 
 
@@ -267,6 +337,11 @@ def test_a_server_that_changes_no_columns_is_told_of(registered: World, unity: S
 
     assert "it shows the columns of before" in notice
     assert unity.tables[NAME] == before
+    unity.on_request = lambda: setattr(
+        unity, "fails", 503 if unity.requests[-1].startswith("POST") else 0
+    )
+    (notice,) = alter(registered.spec, registered.settings, drops=(), run_id="alter").notices
+    assert "is not up to date: HTTP 503 to POST" in notice
 
 
 def test_a_schema_that_is_not_there_is_a_notice(world: World, unity: SmallUnity) -> None:
@@ -304,12 +379,13 @@ def test_what_is_missing_is_a_notice(world: World, catalog: Any, variable: str) 
     "catalog",
     [
         {},
+        {"glue": None},
         {"glue": {"database": "sales"}, "unity": {"table": NAME}},
         {"glue": {"database": "Sales"}},
         {"unity": {"table": "sales.orders"}},
         {"hive": {"table": "orders"}},
     ],
-    ids=["none", "two", "capitals", "no catalog", "no database"],
+    ids=["none", "empty", "two", "capitals", "no catalog", "no database"],
 )
 def test_a_declaration_names_one_entry(catalog: Any) -> None:
     """By a name that the catalog takes."""
@@ -323,7 +399,13 @@ def test_a_token_is_sent_where_nobody_else_reads_it() -> None:
     for address in ("http://unity.example", None):
         with pytest.raises(ValidationError, match="is sent to ONCELAKE_UNITY"):
             Settings(unity=address, unity_token=SecretStr(TOKEN))
-    Settings(unity="https://unity.example", unity_token=SecretStr(TOKEN))
+    address = "https://unity.example"
+    known = Settings(unity=address, unity_token=SecretStr(f"{TOKEN}\n")).unity_token
+    assert known is not None
+    assert known.get_secret_value() == TOKEN
+    with pytest.raises(ValidationError, match="ASCII") as refused:
+        Settings(unity=address, unity_token=SecretStr(f"{TOKEN}\n{TOKEN}"))
+    assert TOKEN not in str(refused.value)
 
 
 def test_types_are_named_as_the_catalog_does() -> None:
@@ -336,6 +418,10 @@ def test_types_are_named_as_the_catalog_does() -> None:
     assert sql_type(of, _IN_HIVE) == "map<bigint,array<struct<A:timestamp>>>"
     assert [sql_type(each) for each in plain] == ["decimal(10,2)", "tinyint", "variant", "date"]
     assert sql_type("variant", _IN_HIVE) == "string"
+    struct["fields"][0]["name"] = "a b"
+    assert _hive_type(of) == "string"
+    assert shortened(f"one\r\ntwo {'ä' * 200}", 255).startswith("one two ä")
+    assert len(shortened("ä" * 200, 255).encode()) == 254
 
 
 def test_columns_are_as_unity_takes_them(world: World, unity: SmallUnity) -> None:

@@ -14,6 +14,7 @@ from oncelake.ingestion.errors import WRONG
 from oncelake.ingestion.operations.alter import alter
 from oncelake.ingestion.operations.doctor.examine import examine
 from oncelake.ingestion.sinks.delta.catalogs import glue as module
+from oncelake.ingestion.sinks.delta.catalogs import register
 from tests.support.store_proxy import StoreProxy
 from tests.support.world import COLUMNS, World, row
 
@@ -92,6 +93,9 @@ def test_what_others_have_written_stays(registered: World, glue: Any) -> None:
     theirs = input_of(entry_of(glue, registered))
     theirs["Owner"] = "sales"
     theirs["Parameters"] |= {"quality": "gold", "delta.appendOnly": "true"}
+    theirs["Parameters"]["external.table.purge"] = "TRUE"
+    spelled = registered.paths.table.uri.replace("s3://", "s3a://")
+    theirs["StorageDescriptor"]["SerdeInfo"]["Parameters"]["path"] = spelled
     theirs["StorageDescriptor"]["Columns"][1]["Comment"] = "of a person"
     glue.update_table(DatabaseName=DATABASE, TableInput=theirs)
     registered.declare(schema=f"{registered.declared['schema']}, note STRING")
@@ -102,7 +106,8 @@ def test_what_others_have_written_stays(registered: World, glue: Any) -> None:
 
     entry = entry_of(glue, registered)
     assert (entry["Owner"], entry["Parameters"]["quality"]) == ("sales", "gold")
-    assert "delta.appendOnly" not in entry["Parameters"]
+    assert not {"delta.appendOnly", "external.table.purge"} & entry["Parameters"].keys()
+    assert entry["StorageDescriptor"]["SerdeInfo"]["Parameters"]["path"] == spelled
     assert entry["StorageDescriptor"]["Columns"][1]["Comment"] == "of a person"
     assert columns_of(entry)["note"] == "string"
 
@@ -112,6 +117,7 @@ def test_nothing_is_asked_where_nothing_has_changed(
 ) -> None:
     """And a lost memory costs one request, which writes nothing."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_GLUE", store_proxy.address)
+    registered.run()
     before = entry_of(glue, registered)["VersionId"]
     with store_proxy.counted() as requests:
         registered.send(row(2, "b"))
@@ -145,7 +151,7 @@ def test_another_table_of_the_name_is_left_alone(registered: World, glue: Any) -
 def test_a_change_that_comes_in_between_is_not_lost(
     registered: World, glue: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Glue refuses ours, which the next run writes on top of it."""
+    """Glue refuses ours, which a later run writes on top of it."""
     described = module._described
 
     def change_first(*given: Any) -> dict[str, Any]:
@@ -156,6 +162,7 @@ def test_a_change_that_comes_in_between_is_not_lost(
 
     registered.declare(schema=f"{registered.declared['schema']}, note STRING")
     registered.declare(schema_change="evolve")
+    monkeypatch.setattr(register, "_PAUSE_SECONDS", 0)
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(module, "_described", change_first)
         *_, notice = registered.run().notices

@@ -266,6 +266,13 @@ FAILURES: Final[dict[str, Failing]] = {
         {"alert_webhook": at.canaries.word("ONCELAKE_ALERT_WEBHOOK")},
         ("status",),
     ),
+    "the token of a catalog is on two lines": lambda at: (
+        {
+            "unity": "https://unity.invalid",
+            "unity_token": f"{at.canaries.word('ONCELAKE_UNITY_TOKEN')}\nmore",
+        },
+        ("status",),
+    ),
     "the store refuses": lambda at: (
         {"lake": "s3://bucket/lake", "AWS_ENDPOINT_URL": f"http://{at.echo}"},
         ("status", "orders"),

@@ -19,6 +19,7 @@ from tests.support.http_server import Handler, served
 
 TOKEN: Final = "a-token-of-tests"
 _API: Final = "/api/2.1/unity-catalog"
+_CAMEL: Final = re.compile('"(elementType|containsNull|keyType|valueType|valueContainsNull)":')
 _OF_DELTA: Final = re.compile(r"/delta/v1/catalogs/(\w+)/schemas/(\w+)/tables/(\w+)")
 
 
@@ -45,7 +46,8 @@ class SmallUnity:
 
     def columns(self, name: str) -> dict[str, str]:
         """Return the types of a table's columns."""
-        return {each["name"]: each["type_text"] for each in self.tables[name]["columns"]}
+        columns = sorted(self.tables[name]["columns"], key=lambda column: column["position"])
+        return {column["name"]: column["type_text"] for column in columns}
 
 
 class _Answers(Handler):
@@ -100,23 +102,48 @@ class _Answers(Handler):
         table = self.unity.tables[name]
         if body["requirements"] != [{"type": "assert-table-uuid", "uuid": table["table_id"]}]:
             return 409, {"message": "another table"}
+        if found := _CAMEL.search(json.dumps(body)):
+            return 400, {"message": f"unknown field {found[1]}"}
         for update in body["updates"]:
-            if update["action"] == "set-columns":
-                table["columns"] = [
-                    {
-                        "name": each["name"],
-                        "type_text": json.dumps(each["type"]).strip('"'),
-                        "type_json": json.dumps(each),
-                        "comment": each["metadata"].get("comment"),
-                    }
-                    for each in update["columns"]["fields"]
-                ]
-            elif update["action"] == "set-properties":
-                table["properties"] |= update["updates"]
+            _update(table, update)
         return 200, {"metadata": {}}
 
     def _say(self, status: int, body: Any) -> None:
         self.answer(status, json.dumps(body).encode())
+
+
+def _update(table: dict[str, Any], update: dict[str, Any]) -> None:
+    match update["action"]:
+        case "set-columns":
+            fields = update["columns"]["fields"]
+            # It does not promise to show them in their order.
+            table["columns"] = [_column(at, it) for at, it in enumerate(fields)][::-1]
+        case "set-partition-columns":
+            by = update["partition-columns"]
+            for column in (it for it in table["columns"] if it["name"] in by):
+                column["partition_index"] = by.index(column["name"])
+        case "set-properties":
+            table["properties"] |= update["updates"]
+        case "remove-properties":
+            for name in update["removals"]:
+                del table["properties"][name]
+        case "set-table-comment":
+            table["comment"] = update["comment"]
+
+
+def _column(at: int, field: dict[str, Any]) -> dict[str, Any]:
+    """Keep a column as the API of tables shows it, whose types are named as in Delta's log."""
+    text = json.dumps(field)
+    for name in ("element-type", "contains-null", "key-type", "value-type", "value-contains-null"):
+        first, *rest = name.split("-")
+        text = text.replace(f'"{name}":', f'"{first}{"".join(map(str.title, rest))}":')
+    return {
+        "name": field["name"],
+        "position": at,
+        "type_text": json.dumps(field["type"]).strip('"'),
+        "type_json": text,
+        "comment": field["metadata"].get("comment"),
+    }
 
 
 @contextmanager

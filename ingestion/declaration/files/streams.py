@@ -182,9 +182,11 @@ def _shared_tables(file: Draft, streams: Iterable[Outcome]) -> Iterator[InvalidS
     """Yield which two streams of a file have one table, or one name of it in a catalog."""
     tables: dict[tuple[str, str], str] = {}
     for spec in (each for each in streams if isinstance(each, StreamSpec)):
-        names = {spec.sink.table_of(spec.name), spec.sink.declared.shown_name(spec.name)}
-        for name in sorted(names):
-            other = tables.setdefault((spec.sink.name, name), spec.name)
+        places = [(spec.sink.name, spec.sink.table_of(spec.name))]
+        if catalog := spec.sink.catalog:
+            places.append((catalog.kind, catalog.name_of(spec.name).lower()))
+        for place in places:
+            other = tables.setdefault(place, spec.name)
             if other != spec.name:
-                problem = f"{other} and {spec.name} would share {name}; give each its own"
+                problem = f"{other} and {spec.name} would share {place[1]}; give each its own"
                 yield file.problem(("sink",), problem)

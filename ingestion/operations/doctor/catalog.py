@@ -29,8 +29,8 @@ def examine_entry(catalog: DeltaCatalog, paths: StreamPaths) -> Iterator[Finding
     """Say what is wrong with the entry of a stream's Delta table; of no table there is none."""
     entry, stream = catalog.where_of(paths.stream), paths.stream
     try:
-        if change := compare_entry(catalog, paths):
-            yield kinds.WRONG_ENTRY.of(stream, "as its catalog says", entry=entry, what=change.what)
+        if what := compare_entry(catalog, paths):
+            yield kinds.WRONG_ENTRY.of(stream, "as its catalog says", entry=entry, what=what)
     except Exception as error:  # noqa: BLE001 (each client has errors of its own)
         is_final = isinstance(error, TerminalError)
         kind = kinds.IMPOSSIBLE_ENTRY if is_final else kinds.SILENT_ENTRY

@@ -95,7 +95,7 @@ NEW_NAMESPACE = FindingKind(
 WRONG_ENTRY = FindingKind("the entry {entry} {what}", "oncelake alter {about}, which writes it")
 SILENT_ENTRY = FindingKind(
     "the entry {entry} cannot be compared with the table",
-    "check that the catalog is up, and the login and its rights (docs/sinks.md)",
+    "check that the catalog is up, and the login and its rights (docs/rights.md)",
     UNREACHABLE,
 )
 IMPOSSIBLE_ENTRY = FindingKind(

@@ -102,7 +102,7 @@ class Rebuild:
         """
         with observed(self.run.spec, self.run.settings, self.run.stop) as observed_run:
             rebuilt = self._execute(Stream(spec=self.run.spec, settings=self.run.settings))
-            if rebuilt.old.named:
+            if rebuilt.old.named and not self.run.stop.is_set():
                 notices = register(self.run.spec, self.run.settings)
                 rebuilt = replace(rebuilt, report=rebuilt.report.noticing(*notices))
             observed_run.report = rebuilt.report

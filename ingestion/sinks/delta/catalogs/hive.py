@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -17,33 +19,39 @@ from oncelake.ingestion.sinks.delta.catalogs.entry import (
     SECONDS,
     SERDE,
     STALE,
-    EntryChange,
     TableEntry,
-    spelled,
+    is_of_delta,
 )
 
 # Otherwise the metastore lists the files, which may be many, and calls all of them the table's.
 _WITHOUT_STATISTICS: Final = {"DO_NOT_UPDATE_STATS": "true"}
 
 
-def entry_change(name: str, table: TableEntry, settings: Settings) -> EntryChange | None:
-    """Compare an entry."""
+def reconcile(name: str, table: TableEntry, settings: Settings, *, write: bool) -> str | None:
+    """Compare an entry, and write it; a metastore does not see that another has come in between."""
+    database, name = name.split(".")
+    # Hadoop, by which metastores and their users read, knows S3 by this scheme.
+    table = replace(table, location=re.sub("^s3://", "s3a://", table.location))
     with _opened(settings) as client:
         from hive_metastore import ttypes
 
-        place = name.split(".")
-        made = _described(_empty(*place), table)
         try:
-            found = client.get_table(*place)
+            # Newer metastores have no `get_table`.
+            request = ttypes.GetTableRequest(dbName=database, tblName=name)
+            entry = client.get_table_req(request).table
         except ttypes.NoSuchObjectException:
-            return EntryChange(MISSING, lambda: _write(settings, "create_table", made))
-    path = (found.sd.serdeInfo.parameters or {}).get("path")
-    table.refuse_another(path or found.sd.location, found.parameters or {})
-    if (after := _described(deepcopy(found), table)) == found:
-        return None
-    alter = "alter_table_with_environment_context"
-    context = ttypes.EnvironmentContext(properties=_WITHOUT_STATISTICS)
-    return EntryChange(STALE, lambda: _write(settings, alter, *place, after, context))
+            if write:
+                client.create_table(_described(_empty(database, name), table))
+            return MISSING
+        path = (entry.sd.serdeInfo.parameters or {}).get("path")
+        is_delta = is_of_delta(entry.parameters or {})
+        table.refuse_another(path or entry.sd.location, is_delta=is_delta)
+        if (after := _described(deepcopy(entry), table)) == entry:
+            return None
+        if write:
+            context = ttypes.EnvironmentContext(properties=_WITHOUT_STATISTICS)
+            client.alter_table_with_environment_context(database, name, after, context)
+        return STALE
 
 
 def _empty(database: str, name: str) -> Any:
@@ -59,13 +67,12 @@ def _described(entry: Any, table: TableEntry) -> Any:
     from hive_metastore.ttypes import FieldSchema
 
     storage, serde = entry.sd, entry.sd.serdeInfo
-    known = {each.name: each.comment for each in storage.cols or ()}
+    known = {column.name: column.comment for column in storage.cols or ()}
     storage.cols = [
         FieldSchema(name, type_, comment or known.get(name))
         for name, type_, comment in table.hive_columns
     ]
-    if spelled(storage.location or "") != spelled(table.location):
-        storage.location = table.location
+    storage.location = table.place(storage.location)
     storage.inputFormat, storage.outputFormat = INPUT, OUTPUT
     serde.serializationLib, serde.parameters = SERDE, table.serde(serde.parameters or {})
     entry.tableType, entry.partitionKeys = "EXTERNAL_TABLE", []
@@ -73,11 +80,6 @@ def _described(entry: Any, table: TableEntry) -> Any:
     if table.comment:
         entry.parameters["comment"] = table.comment
     return entry
-
-
-def _write(settings: Settings, call: str, *given: Any) -> None:
-    with _opened(settings) as client:
-        getattr(client, call)(*given)
 
 
 @contextmanager
