@@ -203,6 +203,21 @@ def test_a_new_column_is_followed(registered: World, unity: SmallUnity) -> None:
     assert unity.requests == []
 
 
+def test_declared_properties_are_followed(registered: World, unity: SmallUnity) -> None:
+    """One's own and Delta's, and none by which Oncelake knows something."""
+    catalog = {"unity": {"table": NAME}}
+    properties = {"team": "sales", "delta.checkpointInterval": "20"}
+    registered.declare(sink={"delta": {"catalog": catalog, "properties": properties}})
+    registered.send(row(9, "b"))
+    registered.run()
+
+    assert properties.items() <= unity.tables[NAME]["properties"].items()
+    assert not [name for name in unity.tables[NAME]["properties"] if name.startswith("oncelake.")]
+    unity.requests.clear()
+    registered.run()
+    assert unity.requests == []
+
+
 def test_alter_and_rewind_are_followed(registered: World, unity: SmallUnity) -> None:
     """At once, and not by the next run."""
     registered.declare(

@@ -19,6 +19,8 @@ SECONDS: Final = 5.0
 _FORMATS: Final = {"spark.sql.sources.provider": "delta", "table_type": "DELTA"}
 # What begins so is Delta's; everything else on an entry is its owners'.
 _OURS: Final = "delta."
+# Of no use to anybody else.
+_HIDDEN: Final = "oncelake."
 # With this parameter, whoever drops an entry of Hive's deletes the table's files.
 _PURGES: Final = "external.table.purge"
 # Glue takes no longer names of types.
@@ -43,7 +45,7 @@ class TableEntry:
         table_id: Which table it is; ``reset`` makes another at the same place.
         location: Its URL.
         fields: Its columns as the log has them, also those that only partition it.
-        properties: Those of Delta's own.
+        properties: Its own, and Delta's.
     """
 
     table_id: str
@@ -65,7 +67,7 @@ class TableEntry:
             fields=tuple(json.loads(table.schema().to_json())["fields"]),
             partitioned_by=tuple(metadata.partition_columns),
             comment=metadata.description or "",
-            properties={name: value for name, value in properties if name.startswith(_OURS)},
+            properties={name: it for name, it in properties if not name.startswith(_HIDDEN)},
         )
 
     @property

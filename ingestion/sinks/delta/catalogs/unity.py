@@ -105,7 +105,8 @@ def _update_of(entry: Mapping[str, Any], table: TableEntry) -> dict[str, Any] | 
     fields = [{**it, "metadata": kept.get(it["name"], {}) | it["metadata"]} for it in table.fields]
     comment = table.comment or entry.get("comment") or ""
     properties = (entry.get("properties") or {}).items()
-    ours = {name: value for name, value in properties if _OURS.match(name)}
+    known = table.properties.keys()
+    ours = {name: value for name, value in properties if name in known or _OURS.match(name)}
     by = {name: at for at, name in enumerate(table.partitioned_by)}
     shows = [(it["name"], *_type_and_comment(it), it.get("partition_index")) for it in columns]
     wanted = [(it["name"], it["type"], comment_of(it), by.get(it["name"])) for it in fields]
