@@ -84,10 +84,10 @@ def merge(world: World) -> None:
     merger.when_not_matched_insert_all().execute()
 
 
-def vacuum(world: World, **options: Any) -> None:
-    """Remove all that the newest version does not need."""
-    now = {"retention_hours": 0, "enforce_retention_duration": False, "dry_run": False}
-    table_of(world).vacuum(**{**now, **options})
+def vacuum(world: World) -> None:
+    """Write all files anew, and remove all that the newest version does not need."""
+    table_of(world).optimize.z_order(["id"])
+    table_of(world).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
 
 def commits_of(world: World) -> list[Path]:
@@ -194,6 +194,7 @@ ACTS: dict[str, Act] = {
     "vacuum without retention": Act(
         by_delta_rs=vacuum,
         by_spark=(
+            "OPTIMIZE {t} ZORDER BY (id)",
             "SET spark.databricks.delta.retentionDurationCheck.enabled = false",
             "VACUUM {t} RETAIN 0 HOURS",
         ),
