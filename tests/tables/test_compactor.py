@@ -22,6 +22,7 @@ from delta.exceptions import DeltaConcurrentModificationException
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import CommitFailedError
 
+from oncelake.ingestion.sinks.files import ATTEMPTS
 from tests.support.counted_commits import tries_in
 from tests.support.long import only_long
 from tests.support.proof import find_problems
@@ -156,4 +157,5 @@ def test_a_stream_stays_fresh_beside_a_compactor(
     )
     assert find_problems(world) == ()
     assert compacting.made > MINUTES
+    assert max(tries) <= ATTEMPTS
     assert np.percentile(waits, 99) < FRESH_SECONDS

@@ -42,7 +42,17 @@ from tests.support.proof import find_problems
 from tests.support.world import COLUMNS, ROOT, World, row, settings_in
 
 PAGE = ROOT / "docs" / "other-writers.md"
-BY_DELTA_RS = [name for name, act in ACTS.items() if act.by_delta_rs]
+# One of each kind; the others are left to make test-long.
+USUAL = (
+    *("compact", "vacuum without retention", "clean up the log", "merge", "restore"),
+    *("overwrite with other columns", "add a column", "property of a team", "deletion vectors"),
+    *("row tracking", "delta.appendOnly", "delete older commits", "put back an older copy"),
+)
+BY_DELTA_RS = [
+    pytest.param(name, id=name, marks=() if name in USUAL else only_long)
+    for name, act in ACTS.items()
+    if act.by_delta_rs
+]
 # What only Spark's engine writes then, or evaluates, is tried with its query.
 NEEDS_ENGINE = (
     "check constraint",
