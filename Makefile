@@ -57,7 +57,7 @@ test-ui: setup .jars/.tests-fetched ## daily: Click through Dagster's UI in Chro
 		"install it (Debian, Ubuntu: apt install chromium), or name it: make test-ui CHROMIUM=..." >&2; exit 2; }
 	@UI=1 CHROMIUM=$(CHROMIUM) $(bin)/pytest tests/ui
 
-readers: setup .venv-readers/.installed ## proof: Let DuckDB, Polars, pyiceberg and Spark read our Iceberg tables
+readers: setup .venv-readers/.installed ## proof: Let DuckDB, Polars, pyiceberg, delta-rs and Spark read our tables
 	@ONCELAKE_READERS=$(CURDIR)/.venv-readers/bin/python $(bin)/pytest tests/readers
 
 screenshots: export SCREENSHOTS := 1

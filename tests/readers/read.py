@@ -9,6 +9,7 @@ all columns, in no order.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,24 +56,26 @@ def by_pyiceberg(metadata: str, condition: str) -> pa.Table:
     return (table.scan(condition) if condition else table.scan()).to_arrow()
 
 
-def spark_with(**more: str) -> SparkSession:
-    """Start Spark with Iceberg's own library, and listen on loopback alone.
+def spark_with(library: str = RUNTIME, **more: str) -> SparkSession:
+    """Start Spark with a format's own library, and listen on loopback alone.
 
     Args:
-        more: Its settings, behind ``spark.sql.``, with ``_`` for each point.
+        library: By default Iceberg's.
+        more: Its settings, behind ``spark.sql.``, with ``_`` for each point and ``__`` for ``_``.
     """
     from pyspark.sql import SparkSession
 
     builder = (
         SparkSession.builder.master("local[1]")
-        .config("spark.jars.packages", RUNTIME)
+        .config("spark.jars.packages", library)
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
     )
     for name, value in more.items():
-        builder = builder.config(f"spark.sql.{name.replace('_', '.')}", value)
+        pointed = name.replace("_", ".").replace("..", "_")
+        builder = builder.config(f"spark.sql.{pointed}", value)
     return builder.getOrCreate()
 
 
@@ -88,12 +91,12 @@ def by_spark(metadata: str, condition: str) -> pa.Table:
 READERS = {"duckdb": by_duckdb, "polars": by_polars, "pyiceberg": by_pyiceberg, "spark": by_spark}
 
 
-def main() -> None:
+def read_with(readers: Mapping[str, Callable[[str, str], pa.Table]]) -> None:
     """Read, and write what was read."""
     reader, metadata, output, *conditions = sys.argv[1:]
     for nth, condition in enumerate(["", *conditions]):
-        pq.write_table(READERS[reader](metadata, condition), f"{output}-{nth}")
+        pq.write_table(readers[reader](metadata, condition), f"{output}-{nth}")
 
 
 if __name__ == "__main__":
-    main()
+    read_with(READERS)
