@@ -132,6 +132,8 @@ def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
     layouts = {"": ["name"], "iceberg": ["name", "bucket(2, id)"]}
     if SINK in layouts and random.Random(f"partitions {cell.seed}").random() < 0.5:
         world.declare(partition_by=layouts[SINK])
+    elif SINK in layouts and random.Random(f"clustering {cell.seed}").random() < 0.5:
+        world.declare(cluster_by=["name"])
     world.write_declaration()
     traffic = Traffic(
         settings=world.settings, topic=world.topic, partitions=PARTITIONS, seed=cell.seed
