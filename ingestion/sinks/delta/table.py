@@ -6,7 +6,6 @@ Of Spark's engine, the commits with rows are Delta's own: see ``ingestion.modes.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
@@ -270,8 +269,6 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
                 f"it cannot be written without Spark, for its features {', '.join(features)}.",
                 remedy=f"leave the key out by `where`, and oncelake rebuild {self.stream}",
             )
-        if self._index is not None:
-            shutil.rmtree(self._index, ignore_errors=True)
         return super().erase(keys, metadata)
 
     def written_files(self) -> frozenset[str]:
