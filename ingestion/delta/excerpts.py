@@ -48,10 +48,7 @@ _REPEATED: Final = 2
 _OF_LOCATION: Final = {0: 0x16, 2: 0x15, 4: 0x16, 6: 0}
 _OPTIONS: Final = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
 # What comes of a footer or a page that is not as it was written.
-_DAMAGED: Final = (
-    *(ArithmeticError, LookupError, MemoryError, OSError, RecursionError, TypeError, ValueError),
-    *(struct.error, pa.ArrowException),
-)
+_DAMAGED: Final = (ArithmeticError, LookupError, MemoryError, OSError, TypeError, ValueError)
 # So many rows are decoded for an excerpt, however few the file has.
 _ROWS_DECODED: Final = 1 << 16
 
@@ -68,7 +65,7 @@ class _Chunk:
         metadata: The first four fields of Parquet's ``ColumnMetaData``, as they are written.
         rows: How many rows the row group has.
         begin: Where the column's bytes begin, with its dictionary.
-        pages: Where each page begins, how long it is, and which is its first row.
+        pages: Where, from there, each page begins, how long it is, and which is its first row.
     """
 
     metadata: bytes
@@ -113,7 +110,7 @@ def read_rows(
                 columns.append(cast_values(values, field.type))
         return pa.Table.from_arrays(columns, schema=schema)
     # Whoever reads it as a whole says what is wrong with it.
-    except _DAMAGED as error:
+    except (*_DAMAGED, RecursionError, struct.error, pa.ArrowException) as error:
         raise NoPagesError(str(error)) from error
 
 
@@ -134,10 +131,10 @@ def _excerpt(source: int, leaf: bytes, chunks: Sequence[_Chunk], rows: Numbers) 
         befores = read + np.cumsum(lengths) - lengths
         positions.append(befores[at] + within - firsts[pages][at])
         count, begin = int(lengths.sum()), len(content)
-        content += os.pread(source, int(chunk.pages[0, 0]) - chunk.begin, chunk.begin)
+        content += os.pread(source, int(chunk.pages[0, 0]), chunk.begin)
         first = len(content)
         for offset, size, _ in chunk.pages[pages].tolist():
-            content += os.pread(source, size, offset)
+            content += os.pread(source, size, chunk.begin + offset)
         groups.append(_row_group(chunk.metadata, count, (begin, first, len(content))))
         read += count
         if read > most:
@@ -219,15 +216,17 @@ def _chunk(source: int, chunk: Struct, footer: bytes, rows: int) -> _Chunk:
     pages = (numbers[:, 1::2] >> np.uint64(1)).astype(np.int64)
     begins, sizes, firsts = pages.T
     is_odd = index[0] != 0x19 or any((numbers[:, n] != b).any() for n, b in _OF_LOCATION.items())
+    begin = min(metadata.get(11) or metadata[9], int(pages[0, 0]))
+    pages[:, 0] -= begin
     # Pages follow one another, and so do their rows.
     is_odd |= bool((begins[:-1] + sizes[:-1] != begins[1:]).any() or firsts[0])
-    if is_odd or (np.diff(firsts, append=rows) <= 0).any():
+    if is_odd or (np.diff(firsts, append=rows) <= 0).any() or (pages >> 31).any():
         raise NoPagesError
     return _Chunk(
         metadata=footer[metadata[0] : metadata[-4]],
         rows=rows,
-        begin=min(metadata.get(11) or metadata[9], int(pages[0, 0])),
-        pages=pages,
+        begin=begin,
+        pages=pages.astype(np.int32),
     )
 
 

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import log
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -203,12 +203,13 @@ class KeyIndex:
         """
         before, alive = self._runs, {*files}
         known = {file: number for run in before for number, file in run.files.items()}
-        new = enumerate(
-            (file for file in files if file not in known), max(known.values(), default=-1) + 1
-        )
+        new = [file for file in files if file not in known]
+        numbered = enumerate(new, max(known.values(), default=-1) + 1)
+        parts = iter((np.cumsum([file[2] for file in new]) // _AT_ONCE).tolist())
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            while added := dict(_of_rows(new, _AT_ONCE)):
+            for _, part in groupby(numbered, lambda _: next(parts)):
+                added = dict(part)
                 entries = [_entries_of(hashes_of(file), number) for number, file in added.items()]
                 self._replace([], _write_run(self._folder, [np.concatenate(entries)], added))
             while runs := _mergeable(self._runs, alive):
@@ -293,14 +294,6 @@ def _mergeable(runs: Sequence[_Run], alive: Collection[Known]) -> list[_Run]:
             return [run]
         by_size[int(log(max(rows, 1), _ALIKE))].append(run)
     return next((group for group in by_size.values() if len(group) >= _ALIKE), [])
-
-
-def _of_rows(files: Iterator[tuple[int, Known]], most: int) -> Iterator[tuple[int, Known]]:
-    """Take files until they have so many rows."""
-    rows = 0
-    while rows < most and (file := next(files, None)):
-        rows += file[1][2]
-        yield file
 
 
 def _entries_of(hashes: Hashes, number: int) -> Entries:

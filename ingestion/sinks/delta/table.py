@@ -74,8 +74,7 @@ _INVARIANT: Final = "delta.invariants"
 def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaSinkTable:
     """Open a stream's table; it need not be there."""
     # In a store there is no page of a file that is read in less than a request.
-    has_index = sink.key_index and lake.is_local
-    index = settings.state / "keys" / stream if has_index else None
+    index = settings.state / "keys" / stream if sink.key_index and lake.is_local else None
     return DeltaSinkTable(stream, lake / stream, has_feed=sink.change_data_feed, index=index)
 
 
@@ -86,9 +85,8 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
         self, stream: str, path: Location, *, has_feed: bool = False, index: Path | None = None
     ) -> None:
         self.stream, self.path, self._index = stream, path, index
-        self._wanted = {FEED: "true"} if has_feed else {}
-        if index is not None:
-            self._wanted[KEY_INDEX] = "true"
+        wanted = {FEED: has_feed, KEY_INDEX: index is not None}
+        self._wanted = {name: "true" for name, is_wanted in wanted.items() if is_wanted}
         # Of the table that a log has read last.
         self._table_id: str | None = None
 
@@ -128,8 +126,7 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
             wanted[KEY_INDEX] = "false"
         if not wanted.items() <= found.items():
             named = {FEED: "changeDataFeed", PROPERTY: FEATURE}
-            needed = (named[name] for name in named if wanted.get(name) == "true")
-            more = with_features(table, *needed)
+            more = with_features(table, *(named[n] for n in named if wanted.get(n) == "true"))
             put_metadata(self.path, table, wanted, more)
 
     def begin(self, seq: int) -> DeltaTransaction:

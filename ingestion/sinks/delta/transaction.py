@@ -315,10 +315,9 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         on, of_key = equal(keys.column_names, "r", "k"), numbered(keys, "_key")
         by = self.connection.from_arrow(of_key).set_alias("k")
         names = ["_key", "_file", "_row", *(f"r.{identifier(name)}" for name in columns)]
-        places = self.connection.from_arrow(rows).set_alias("r").join(by, on)
-        return (
-            places.project(", ".join(names)).to_arrow_table().cast(self.schema_of_places(columns))
-        )
+        joined = self.connection.from_arrow(rows).set_alias("r").join(by, on)
+        places = joined.project(", ".join(names)).to_arrow_table()
+        return places.cast(self.schema_of_places(columns))
 
     def _hashes_of(self, index: KeyIndex, number: int) -> Hashes:
         schema = pa.schema([self.schema.field(name) for name in index.keys])
