@@ -27,8 +27,6 @@ ROWS_IN_PAGE: Final = 512
 # What makes Arrow write such files.
 SMALL_PAGES: Final[Mapping[str, Any]] = {
     "max_rows_per_page": ROWS_IN_PAGE,
-    # A dictionary comes with every excerpt of its column.
-    "dictionary_pagesize_limit": 64 << 10,
     "write_page_index": True,
 }
 Numbers = npt.NDArray[np.int64]
@@ -48,14 +46,15 @@ _END: Final = -(1 << 16)
 _REPEATED: Final = 2
 # The bytes of a PageLocation that are no numbers: the headers of its fields, and its end.
 _OF_LOCATION: Final = {0: 0x16, 2: 0x15, 4: 0x16, 6: 0}
-
-
+_OPTIONS: Final = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
 # What comes of a footer or a page that is not as it was written.
 _DAMAGED: Final = (ArithmeticError, LookupError, MemoryError, OSError, TypeError, ValueError)
+# So many rows are decoded for an excerpt, however few the file has.
+_ROWS_DECODED: Final = 1 << 16
 
 
 class NoPagesError(ValueError):
-    """A file does not say where the pages of a column are, or its rows are not of one value."""
+    """Rows of a file are better read as a whole, or cannot be read by pages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,13 +65,18 @@ class _Chunk:
         metadata: The first four fields of Parquet's ``ColumnMetaData``, as they are written.
         rows: How many rows the row group has.
         begin: Where the column's bytes begin, with its dictionary.
-        pages: Where each page begins, how long it is, and which is its first row.
+        pages: Where, from there, each page begins, how long it is, and which is its first row.
     """
 
     metadata: bytes
     rows: int
     begin: int
     pages: Numbers
+
+
+Column = tuple[bytes, Sequence[_Chunk]]
+# A column of a file that does not say where its pages are, or whose rows are not of one value.
+_NO_PAGES: Final[Column] = (b"", ())
 
 
 def read_rows(
@@ -92,17 +96,21 @@ def read_rows(
     columns = list[pa.Array]()
     try:
         with path.open("rb") as source:
+            size = source.seek(0, os.SEEK_END)
+            stored = {n: _column(path, size, n) for n in schema.names if n not in known}
+            if _NO_PAGES in stored.values():
+                raise NoPagesError(path.name)
             for field in schema:
                 if field.name in known:
                     values = pa.repeat(known[field.name], len(rows))
-                elif (column := _column(path, field.name)) is None:
+                elif (column := stored[field.name]) is None:
                     values = pa.nulls(len(rows), field.type)
                 else:
                     values = _excerpt(source.fileno(), *column, rows).combine_chunks()
                 columns.append(cast_values(values, field.type))
         return pa.Table.from_arrays(columns, schema=schema)
     # Whoever reads it as a whole says what is wrong with it.
-    except (*_DAMAGED, struct.error, pa.ArrowException) as error:
+    except (*_DAMAGED, RecursionError, struct.error, pa.ArrowException) as error:
         raise NoPagesError(str(error)) from error
 
 
@@ -110,6 +118,7 @@ def _excerpt(source: int, leaf: bytes, chunks: Sequence[_Chunk], rows: Numbers) 
     """Read one column of some rows by a file that has their pages only."""
     content, groups, positions = bytearray(_MAGIC), list[bytes](), list[Numbers]()
     read = end = 0
+    most = max(_ROWS_DECODED, sum(chunk.rows for chunk in chunks) // 4)
     for chunk in chunks:
         start, end = end, end + chunk.rows
         within = rows[slice(*np.searchsorted(rows, (start, end)))] - start
@@ -122,16 +131,20 @@ def _excerpt(source: int, leaf: bytes, chunks: Sequence[_Chunk], rows: Numbers) 
         befores = read + np.cumsum(lengths) - lengths
         positions.append(befores[at] + within - firsts[pages][at])
         count, begin = int(lengths.sum()), len(content)
-        content += os.pread(source, int(chunk.pages[0, 0]) - chunk.begin, chunk.begin)
+        content += os.pread(source, int(chunk.pages[0, 0]), chunk.begin)
         first = len(content)
         for offset, size, _ in chunk.pages[pages].tolist():
-            content += os.pread(source, size, offset)
+            content += os.pread(source, size, chunk.begin + offset)
         groups.append(_row_group(chunk.metadata, count, (begin, first, len(content))))
         read += count
+        if read > most:
+            raise NoPagesError("to read it as a whole takes less")
     footer = _footer(leaf, groups, read)
     content += footer + struct.pack("<i", len(footer)) + _MAGIC
-    file = pq.ParquetFile(pa.BufferReader(content), coerce_int96_timestamp_unit="us")
-    return file.read(use_threads=False).column(0).take(pa.array(np.concatenate(positions)))
+    column = pq.ParquetFile(pa.BufferReader(content), **_OPTIONS).read(use_threads=False).column(0)
+    if len(column) != read:
+        raise NoPagesError("pages of other lengths")
+    return column.take(pa.array(np.concatenate(positions)))
 
 
 def _footer(leaf: bytes, groups: Sequence[bytes], rows: int) -> bytes:
@@ -164,30 +177,33 @@ def _varint(number: int) -> bytes:
     return bytes([*written, number])
 
 
-@lru_cache(maxsize=2048)
-def _column(path: Path, name: str) -> tuple[bytes, list[_Chunk]] | None:
+# Of a file of five million rows it takes some 100 KB.
+@lru_cache(maxsize=4096)
+def _column(path: Path, size: int, name: str) -> Column | None:
     """Return a column's element of the schema, and its chunks; ``None`` where there is none."""
-    footer, content = _footer_of(path)
-    groups, leaves = footer[4], [each for each in footer[2][1:] if 5 not in each]
-    paths = [chunk[3][3] for chunk in groups[0][1]] if groups else []
-    at = [n for n, names in enumerate(paths) if names[0] == name.encode()]
-    if not at:
-        return None
-    if len(paths[at[0]]) > 1 or leaves[at[0]].get(3) == _REPEATED:
-        raise NoPagesError(name)
-    with path.open("rb") as source:
-        chunks = [_chunk(source.fileno(), group[1][at[0]], content, group[3]) for group in groups]
-    return content[leaves[at[0]][0] : leaves[at[0]][_END]], chunks
+    try:
+        footer, content = _footer_of(path, size)
+        groups, leaves = footer[4], [leaf for leaf in footer[2][1:] if 5 not in leaf]
+        paths = [chunk[3][3] for chunk in groups[0][1]] if groups else []
+        at = [n for n, names in enumerate(paths) if names[0] == name.encode()]
+        if not at:
+            return None
+        leaf = leaves[at[0]]
+        if len(paths[at[0]]) > 1 or leaf.get(3) == _REPEATED:
+            return _NO_PAGES
+        with path.open("rb") as source:
+            chunks = [_chunk(source.fileno(), of[1][at[0]], content, of[3]) for of in groups]
+        return content[leaf[0] : leaf[_END]], chunks
+    except (LookupError, NoPagesError):
+        return _NO_PAGES
 
 
 @lru_cache(maxsize=1)
-def _footer_of(path: Path) -> tuple[Struct, bytes]:
+def _footer_of(path: Path, size: int) -> tuple[Struct, bytes]:
     """Return a ``FileMetaData``; the columns of one file are asked for one after the other."""
     with path.open("rb") as source:
-        source.seek(-8, os.SEEK_END)
-        (length,) = struct.unpack("<i", source.read(4))
-        source.seek(-8 - length, os.SEEK_END)
-        content = source.read(length)
+        (length,) = struct.unpack("<i", os.pread(source.fileno(), 4, size - 8))
+        content = os.pread(source.fileno(), length, size - 8 - length)
     return _Reader(content).struct(), content
 
 
@@ -197,14 +213,20 @@ def _chunk(source: int, chunk: Struct, footer: bytes, rows: int) -> _Chunk:
     reader = _Reader(index[1:])
     count = reader.length()
     numbers = _varints(index[1 + reader.at :], 7 * count).reshape(count, 7)
-    if index[0] != 0x19 or any((numbers[:, n] != byte).any() for n, byte in _OF_LOCATION.items()):
-        raise NoPagesError
     pages = (numbers[:, 1::2] >> np.uint64(1)).astype(np.int64)
+    begins, sizes, firsts = pages.T
+    is_odd = index[0] != 0x19 or any((numbers[:, n] != b).any() for n, b in _OF_LOCATION.items())
+    begin = min(metadata.get(11) or metadata[9], int(pages[0, 0]))
+    pages[:, 0] -= begin
+    # Pages follow one another, and so do their rows.
+    is_odd |= bool((begins[:-1] + sizes[:-1] != begins[1:]).any() or firsts[0])
+    if is_odd or (np.diff(firsts, append=rows) <= 0).any() or (pages >> 31).any():
+        raise NoPagesError
     return _Chunk(
         metadata=footer[metadata[0] : metadata[-4]],
         rows=rows,
-        begin=min(metadata.get(11) or metadata[9], int(pages[0, 0])),
-        pages=pages,
+        begin=begin,
+        pages=pages.astype(np.int32),
     )
 
 

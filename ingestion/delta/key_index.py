@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 import uuid
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import log
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -42,8 +43,6 @@ _IN_BLOCK: Final = 256
 _BLOCK_BYTES: Final = _IN_BLOCK * _ENTRY.itemsize
 # So many entries are in memory at once.
 _AT_ONCE: Final = 4 << 20
-# So many hashes are looked for at once.
-_AT_ONCE_FOUND: Final = 16 << 10
 # So many runs of about a size become one.
 _ALIKE: Final = 4
 # Behind the last entry of a run, until its last block is whole: of no file.
@@ -91,14 +90,18 @@ class _OpenRun:
         """Read the heads.
 
         Raises:
-            DamagedIndexError: they, or the length of the file, are not as they were written.
+            DamagedIndexError: it is gone, or they or its length are not as they were written.
         """
-        with (folder / run.name).open("rb") as file:
-            file.seek(run.blocks * _BLOCK_BYTES)
-            heads = file.read()
+        try:
+            self._file = (folder / run.name).open("rb")
+        except FileNotFoundError as error:
+            raise DamagedIndexError(run.name) from error
+        self._file.seek(run.blocks * _BLOCK_BYTES)
+        heads = self._file.read()
         if len(heads) != run.blocks * _HEAD.itemsize or zlib.crc32(heads) != run.checksum:
+            self.close()
             raise DamagedIndexError(run.name)
-        self.heads, self._file = np.frombuffer(heads, _HEAD), (folder / run.name).open("rb")
+        self.heads = np.frombuffer(heads, _HEAD)
 
     def close(self) -> None:
         self._file.close()
@@ -136,25 +139,25 @@ class _OpenRun:
 
 def _write_run(folder: Path, parts: Iterable[Entries], files: Mapping[int, Known]) -> _Run:
     """Write entries, of which each part has higher hashes than the one before."""
-    name, heads, rest = f"{uuid.uuid4().hex}.run", list[tuple[int, int]](), np.empty(0, _ENTRY)
+    name, heads, rest = f"{uuid.uuid4().hex}.run", bytearray(), np.empty(0, _ENTRY)
     with (folder / name).open("wb") as file:
         for entries in parts:
             # Of runs, which are in order, a stable sort takes an eighth of the time.
             order = np.argsort(np.ascontiguousarray(entries["hash"]), kind="stable")
             rest = _put_blocks(file, heads, np.concatenate([rest, entries.take(order)]))
         _put_blocks(file, heads, np.append(rest, np.full(-len(rest) % _IN_BLOCK, _LAST)))
-        content = np.array(heads, _HEAD).tobytes()
-        file.write(content)
-    return _Run(name=name, blocks=len(heads), checksum=zlib.crc32(content), files=files)
+        file.write(heads)
+    blocks = len(heads) // _HEAD.itemsize
+    return _Run(name=name, blocks=blocks, checksum=zlib.crc32(heads), files=files)
 
 
-def _put_blocks(file: IO[bytes], heads: list[tuple[int, int]], entries: Entries) -> Entries:
+def _put_blocks(file: IO[bytes], heads: bytearray, entries: Entries) -> Entries:
     """Write the blocks that are whole, and return the entries behind them."""
     whole = len(entries) // _IN_BLOCK * _IN_BLOCK
     for begin in range(0, whole, _IN_BLOCK):
         block = entries[begin : begin + _IN_BLOCK]
         content = block.tobytes()
-        heads.append((int(block["hash"][0]), zlib.crc32(content)))
+        heads += struct.pack("<QI", int(block["hash"][0]), zlib.crc32(content))
         file.write(content)
     return entries[whole:]
 
@@ -200,15 +203,21 @@ class KeyIndex:
         """
         before, alive = self._runs, {*files}
         known = {file: number for run in before for number, file in run.files.items()}
-        new = enumerate(
-            (file for file in files if file not in known), max(known.values(), default=-1) + 1
-        )
+        new = [file for file in files if file not in known]
+        numbered = enumerate(new, max(known.values(), default=-1) + 1)
+        parts = iter((np.cumsum([file[2] for file in new]) // _AT_ONCE).tolist())
         self._folder.mkdir(parents=True, exist_ok=True)
-        while some := dict(_of_rows(new, _AT_ONCE)):
-            entries = [_entries_of(hashes_of(file), number) for number, file in some.items()]
-            self._replace([], _write_run(self._folder, [np.concatenate(entries)], some))
-        while runs := _mergeable(self._runs, alive):
-            self._replace(runs, self._merged(runs, alive))
+        try:
+            for _, part in groupby(numbered, lambda _: next(parts)):
+                added = dict(part)
+                entries = [_entries_of(hashes_of(file), number) for number, file in added.items()]
+                self._replace([], _write_run(self._folder, [np.concatenate(entries)], added))
+            while runs := _mergeable(self._runs, alive):
+                self._replace(runs, self._merged(runs, alive))
+        except OSError:
+            # What did not get whole on a disk that is full must not stay there.
+            self._sweep()
+            raise
 
     def _merged(self, runs: Sequence[_Run], alive: Collection[Known]) -> _Run:
         """Write the entries of some runs to one, without those of files that are gone."""
@@ -227,12 +236,16 @@ class KeyIndex:
             return _write_run(self._folder, parts() if files else (), files)
 
     def _replace(self, runs: Sequence[_Run], by: _Run) -> None:
-        """Name the runs by a manifest, and delete all others."""
+        """Name the runs by a manifest."""
         self._runs = [*(run for run in self._runs if run not in runs), by]
         text = json.dumps({"of": self._of, "runs": [asdict(run) for run in self._runs]})
         new = self._folder / f"{uuid.uuid4().hex}.new"
         new.write_text(f"{zlib.crc32(text.encode())}\n{text}")
         new.replace(self._folder / _MANIFEST)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Delete what no manifest names."""
         named = {_MANIFEST, *(run.name for run in self._runs)}
         for file in self._folder.iterdir():
             if file.name not in named:
@@ -244,13 +257,11 @@ class KeyIndex:
         Raises:
             DamagedIndexError: a run is not as it was written.
         """
-        hashes, found = np.unique(hashes), [np.empty(0, _ENTRY)]
+        hashes, parts = np.unique(hashes), [np.empty(0, _ENTRY)]
         for run in self._runs:
             with closing(_OpenRun(self._folder, run)) as opened:
-                # Each is a block in memory.
-                parts = np.array_split(hashes, len(hashes) // _AT_ONCE_FOUND + 1)
-                found += map(opened.find, parts)
-        entries = np.concatenate(found)
+                parts.append(opened.find(hashes))
+        entries = np.concatenate(parts)
         numbers = _numbers_of(entries)
         files = {number: file for run in self._runs for number, file in run.files.items()}
         order = np.lexsort([entries["row"], numbers])
@@ -266,9 +277,9 @@ class KeyIndex:
 
 def hash_keys(connection: duckdb.DuckDBPyConnection, keys: pa.Table) -> Hashes:
     """Return a hash of each key: the same for all that DuckDB's join takes for equal."""
-    connection.register("hashed", keys.append_column("_row", pa.arange(0, len(keys))))
+    numbered = connection.from_arrow(keys.append_column("_row", pa.arange(0, len(keys))))
     names = ", ".join(map(identifier, keys.column_names))
-    found = connection.sql(f"SELECT _row, hash({names}) AS _hash FROM hashed").to_arrow_table()
+    found = numbered.project(f"_row, hash({names}) AS _hash").to_arrow_table()
     hashes = np.empty(len(keys), np.uint64)
     hashes[found.column("_row").to_numpy()] = found.column("_hash").to_numpy() >> np.uint64(1)
     return hashes
@@ -283,14 +294,6 @@ def _mergeable(runs: Sequence[_Run], alive: Collection[Known]) -> list[_Run]:
             return [run]
         by_size[int(log(max(rows, 1), _ALIKE))].append(run)
     return next((group for group in by_size.values() if len(group) >= _ALIKE), [])
-
-
-def _of_rows(files: Iterator[tuple[int, Known]], most: int) -> Iterator[tuple[int, Known]]:
-    """Take files until they have so many rows."""
-    rows = 0
-    while rows < most and (file := next(files, None)):
-        rows += file[1][2]
-        yield file
 
 
 def _entries_of(hashes: Hashes, number: int) -> Entries:

@@ -231,7 +231,8 @@ def finish_swap(paths: StreamPaths) -> Swapped:
             raise
         archived = _move(paths, tables, swap.entry, swap.why)
         moved = Swapped(archived=archived, renamed=renamed)
-        shutil.rmtree(paths.checkpoints, ignore_errors=True)
+        for cache in (paths.checkpoints, *paths.indexes):
+            shutil.rmtree(cache, ignore_errors=True)
         try:
             _swap_file(paths).replace(replace(swap, is_cleared=True).to_json(), tag)
         except ObjectChangedError:

@@ -78,6 +78,12 @@ class StreamPaths:
         folders = (*self.tables, self.lock.parent)
         return (*(each.path for each in folders if each.is_local), self.checkpoints)
 
+    @property
+    def indexes(self) -> tuple[Path, Path]:
+        """Where this machine indexes the table's keys, and those of one that is made beside it."""
+        state = self.settings.state
+        return state / "keys" / self.stream, state / "rebuild" / "keys" / self.stream
+
     @classmethod
     def of(cls, stream: str, settings: Settings, sink: SinkSpec | None = None) -> StreamPaths:
         """Return the places of a stream, whose rows are in the lake unless ``sink`` says where.

@@ -202,6 +202,13 @@ def test_a_contradiction_is_refused(fields: dict[str, Any], says: str) -> None:
         spec(**fields)
 
 
+def test_an_index_without_vectors_is_for_inserts_only() -> None:
+    """Where no row is ever updated, no file is written anew."""
+    spec(mode="insert_only", sequence_by=[], sink={"delta": {"key_index": True}})
+    with pytest.raises(ValidationError, match="without `deletion_vectors"):
+        spec(mode="insert_only", sequence_by=["at"], sink={"delta": {"key_index": True}})
+
+
 def in_postgres(**fields: Any) -> StreamSpec:
     """A stream whose rows PostgreSQL keeps."""
     return spec(**{"sink": "postgres", **fields})

@@ -185,12 +185,15 @@ def test_checkpoints_that_nobody_uses_are_found(paths: StreamPaths) -> None:
     (paths.checkpoints / "3").mkdir(parents=True)
     (paths.checkpoints / "4").mkdir()
     (paths.checkpoints.parent / "gone").mkdir()
+    (paths.indexes[0].parent / "former").mkdir(parents=True)
 
     (two,) = findings_of(paths)
     (orphan,) = orphans(paths.checkpoints.parent, {"orders"})
 
     assert two.evidence.endswith("3, " + str(paths.checkpoints / "4"))
     assert (orphan.about, orphan.exit_code) == ("gone", 0)
+    (index,) = orphans(paths.indexes[0].parent, {"orders"})
+    assert index.about == "former"
 
 
 def test_a_lock_that_outlived_its_driver_is_named_with_who_has_it(paths: StreamPaths) -> None:

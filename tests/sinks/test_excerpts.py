@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import struct
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from oncelake.ingestion.delta import excerpts
 from oncelake.ingestion.delta.excerpts import SMALL_PAGES, NoPagesError, read_rows
 
 ROWS = 5_000
@@ -101,14 +103,83 @@ def test_rows_of_delta_rs_are_read_as_the_file_has_them(tmp_path: Path) -> None:
     ],
 )
 def test_rows_that_cannot_be_read_by_themselves_are_not(
-    tmp_path: Path, values: list[Any], options: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[Any], options: dict[str, Any]
 ) -> None:
-    """A file without a page index, and values of several parts, are read as a whole."""
-    file, rows = tmp_path / "rows.parquet", pa.table({"id": values})
+    """No column is read then, and the next time not even the footer."""
+    file, rows = tmp_path / "rows.parquet", pa.table({"id": [1, 2], "more": values})
     pq.write_table(rows, file, **options)
+    monkeypatch.delattr(excerpts, "_excerpt")
+
+    for _ in range(2):
+        with pytest.raises(NoPagesError):
+            read_rows(file, rows.schema, np.array([1]), {})
+        monkeypatch.setattr(excerpts, "_column", None)
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "by"),
+    [(1, 1, 2), (3, 1, 2), (5, 0, 2), (5, 2, 1 << 11), (5, -1, 1 << 13)],
+    ids=["begin", "size", "first row", "order of rows", "last rows"],
+)
+def test_a_page_index_that_contradicts_itself_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: int, row: int, by: int
+) -> None:
+    """Pages follow one another, and so do their rows, from the first on."""
+    file, rows = tmp_path / "rows.parquet", pa.table({"id": range(ROWS)})
+    pq.write_table(rows, file, **SMALL_PAGES)
+    varints = excerpts._varints
+
+    def damaged(content: bytes, count: int) -> Any:
+        numbers = varints(content, count)
+        numbers.reshape(-1, 7)[row, column] += by
+        return numbers
+
+    monkeypatch.setattr(excerpts, "_varints", damaged)
 
     with pytest.raises(NoPagesError):
         read_rows(file, rows.schema, np.array([1]), {})
+
+
+def test_most_rows_of_a_file_are_read_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An excerpt takes memory, and no less time then."""
+    file, rows = tmp_path / "rows.parquet", pa.table({"id": range(ROWS)})
+    pq.write_table(rows, file, **SMALL_PAGES)
+    monkeypatch.setattr(excerpts, "_ROWS_DECODED", 0)
+
+    assert read_rows(file, rows.schema, np.array([7, 600]), {})["id"].to_pylist() == [7, 600]
+    with pytest.raises(NoPagesError):
+        read_rows(file, rows.schema, np.arange(0, ROWS, 500), {})
+
+
+def test_a_file_of_the_same_name_is_another_file(tmp_path: Path) -> None:
+    """Its length tells."""
+    file = tmp_path / "rows.parquet"
+    for count in (2_000, 3_000):
+        rows = pa.table({"id": range(count)})
+        pq.write_table(rows, file, **SMALL_PAGES)
+        assert read_rows(file, rows.schema, np.array([count - 1]), {})["id"][0].as_py() == count - 1
+
+
+def test_small_pages_leave_a_dictionary_to_a_column(tmp_path: Path) -> None:
+    """Texts that come again and again take little more room than in large pages."""
+    texts = pa.array([f"a text of some length {n}" for n in range(10_000)] * 20)
+    sizes = []
+    for options in ({}, SMALL_PAGES):
+        pq.write_table(pa.table({"text": texts}), tmp_path / "rows.parquet", **options)
+        sizes.append((tmp_path / "rows.parquet").stat().st_size)
+
+    assert sizes[1] < 1.2 * sizes[0]
+
+
+def test_a_footer_of_structs_without_an_end_is_no_crash(tmp_path: Path) -> None:
+    """Each begins another."""
+    file, depth = tmp_path / "rows.parquet", 100_000
+    file.write_bytes(b"PAR1" + b"\x1c" * depth + struct.pack("<i", depth) + b"PAR1")
+
+    with pytest.raises(NoPagesError):
+        read_rows(file, pa.schema({"id": pa.int64()}), np.array([1]), {})
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -385,20 +386,58 @@ def test_rows_of_other_keys_are_noticed(twins: Twins, monkeypatch: pytest.Monkey
     assert len(twins.read()) == 9000
 
 
-def test_an_erase_leaves_no_hash_of_its_key(twins: Twins) -> None:
-    """The index goes as a whole; the next batch makes it anew."""
-    twins.find(twins.tables[0], twins.rows({(1,): ""}).select(["id"]))
-    assert twins.index.exists()
+def test_an_index_that_does_not_get_whole_is_removed(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk is full: what it got of it is freed again."""
 
-    for table in twins.tables:
-        table.erase(
-            twins.rows({(1,): ""}).select(["id"]), replace(note(twins.seq + 1), kind="erase")
-        )
+    def full(file: Any, *_: object) -> None:
+        file.write(b"begun")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    assert not twins.index.exists()
-    twins.seq += 1
-    twins.upsert({(2,): "again"})
-    assert len(twins.read()) == 8999
+    monkeypatch.setattr(key_index, "_put_blocks", full)
+
+    twins.upsert({(5,): "again"})
+
+    assert {*twins.index.iterdir()} <= {twins.index / "manifest"}
+
+
+def test_a_data_file_that_is_gone_costs_no_index(twins: Twins) -> None:
+    """The error is the data file's."""
+    keys = twins.rows({(1,): ""}).select(["id"])
+    twins.find(twins.tables[0], keys)
+    before = known_files(twins)
+    for turn in range(2):
+        twins.upsert({(n,): "new" for n in range(turn, 9000, 900)})
+    table = twins.tables[0]
+    with closing(table.begin(twins.seq + 1)) as begun:
+        (table.path.path / begun.files[-1].path).unlink()
+
+    with closing(table.begin(twins.seq + 1)) as begun, pytest.raises(duckdb.IOException):
+        begun.rows_of(twins.rows({(0,): "", (1,): ""}).select(["id"]), ["id"])
+
+    assert {*before} <= {*known_files(twins)}
+
+
+@pytest.mark.parametrize(("cost", "count"), [(20, 1), (60, 0)])
+def test_the_index_is_asked_where_that_costs_less(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch, cost: int, count: int
+) -> None:
+    """For few keys, each in a file of many rows, and not for many after these."""
+    asked, by_index = list[int](), DeltaTransaction._find_by_index
+
+    def counted(self: DeltaTransaction, index: Any, keys: pa.Table, *more: Any) -> Any:
+        asked.append(len(keys))
+        return by_index(self, index, keys, *more)
+
+    monkeypatch.setattr(transaction, "ROWS_PER_KEY", cost)
+    monkeypatch.setattr(DeltaTransaction, "_find_by_index", counted)
+    with closing(twins.tables[0].begin(twins.seq + 1)) as begun:
+        for keys in (1, 400):
+            rows = twins.rows({(n,): "" for n in range(keys)}).select(["id"])
+            assert len(begun.rows_of(rows, ["id"])) == keys
+
+    assert asked == [1] * count
 
 
 def test_an_index_has_sixteen_bytes_a_row_at_most_and_few_runs(twins: Twins) -> None:
@@ -431,7 +470,7 @@ def test_new_files_can_be_read_by_a_few_rows(twins: Twins) -> None:
     for act in (twins.read, lambda: compacted(twins), lambda: widened(twins)):
         act()
         for file in twins.tables[0].begin(twins.seq + 1).files:
-            column = excerpts._column(twins.tables[0].path.path / file.path, "id")
+            column = excerpts._column(twins.tables[0].path.path / file.path, file.size_bytes, "id")
             assert column is not None
             firsts = column[1][0].pages[:, 2]
             assert np.diff(firsts).max(initial=0) <= excerpts.ROWS_IN_PAGE

@@ -13,6 +13,7 @@ from oncelake.ingestion.errors import RefusedError, RewindError
 from oncelake.ingestion.operations.erase.erase import Certificate, erase
 from oncelake.ingestion.operations.history.archive import list_archive, prune
 from oncelake.ingestion.operations.history.rewind import read_history, rewind
+from oncelake.ingestion.sinks.delta import transaction
 from oncelake.ingestion.storage.failpoints import Failpoint
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
@@ -104,6 +105,30 @@ def test_a_rebuild_under_way_does_not_bring_a_key_back(world: World) -> None:
     world.rebuild()
     assert world.rows() == [row(1, "a")]
     assert prove(world).holds
+
+
+@pytest.mark.parametrize("sink", ["delta"])
+def test_no_index_keeps_a_hash_of_an_erased_key(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the table's, though no longer declared, nor that of one that was made beside it."""
+    monkeypatch.setattr(transaction, "ROWS_PER_KEY", 0)
+    world.declare(deletion_vectors=True, sink={"delta": {"key_index": True}})
+    for _ in range(2):
+        world.send(row(NUMBER, PERSON), row(1, "a"))
+        world.run()
+    (beside := world.settings.state / "rebuild" / "keys" / world.name).mkdir(parents=True)
+    assert (world.settings.state / "keys" / world.name / "manifest").exists()
+    world.declare(deletion_vectors=True, sink={"delta": {}})
+    world.run()
+
+    erased(world, id=NUMBER)
+
+    assert world.rows() == [row(1, "a")]
+    assert not any(index.exists() for index in world.paths.indexes)
+    beside.mkdir()
+    world.rebuild()
+    assert not any(index.exists() for index in world.paths.indexes)
 
 
 @pytest.mark.parametrize("sink", ["iceberg"])

@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 @pytest.mark.parametrize(
     "declared",
     [
-        {},
+        {"deletes": "soft"},
         *twins(
-            {"deletes": "soft"},
+            {},
             {"keys": ["id", "name"]},
             {"mode": "scd2", "sequence_by": ["at"], "track": ["name"]},
             {"mode": "insert_only"},

@@ -60,7 +60,7 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
 def _index_violations(spec: Declaration) -> Iterator[Violation]:
     if not MODES[spec.mode].has_keys:
         yield "sink", f"`key_index`: `mode: {spec.mode}` looks no keys up; remove it"
-    elif not spec.deletion_vectors:
+    elif not spec.deletion_vectors and (spec.mode != "insert_only" or spec.sequence_by):
         yield (
             "sink",
             "`key_index`: without `deletion_vectors: true` a batch writes every file anew that has "

@@ -75,7 +75,8 @@ def examine(
         tell(f"{stream.name}: looking at its table, its ledger, its lock, and Kafka…")
         findings += _examine_stream(stream, settings, reader)
     if are_all:
-        findings += orphans(settings.state / "checkpoints", set(names))
+        for kind in ("checkpoints", "keys"):
+            findings += orphans(settings.state / kind, set(names))
     tell("asking Dagster…")
     findings += _examine_dagster([] if are_all else names)
     return sorted(dict.fromkeys(findings), key=lambda finding: not finding.exit_code)
@@ -293,11 +294,11 @@ def examine_leftovers(stream: str, paths: StreamPaths) -> Iterator[Finding]:
         yield kinds.OLD_GENERATIONS.of(stream, ", ".join(map(str, generations)))
 
 
-def orphans(checkpoints: Path, declared: set[str]) -> Iterator[Finding]:
-    """Say which checkpoints belong to no declared stream."""
-    for folder in sorted(checkpoints.iterdir()) if checkpoints.is_dir() else ():
+def orphans(caches: Path, declared: set[str]) -> Iterator[Finding]:
+    """Say which checkpoints, or indexes, belong to no declared stream."""
+    for folder in sorted(caches.iterdir()) if caches.is_dir() else ():
         if folder.is_dir() and folder.name not in declared:
-            yield kinds.ORPHANED_CHECKPOINT.of(folder.name, str(folder), path=folder)
+            yield kinds.ORPHANED_CACHE.of(folder.name, str(folder), path=folder)
 
 
 def _finding_of_holder(stream: str, paths: StreamPaths, holder: Holder) -> Finding:

@@ -124,8 +124,8 @@ OLD_GENERATIONS = FindingKind(
 COSTLY_MERGES = FindingKind(
     "merges copy many more rows than they change", "set deletion_vectors: true, or leave it", DONE
 )
-ORPHANED_CHECKPOINT = FindingKind(
-    "a Spark checkpoint of a stream that is not declared", "rm -r {path}", DONE
+ORPHANED_CACHE = FindingKind(
+    "a Spark checkpoint, or a key index, of a stream that is not declared", "rm -r {path}", DONE
 )
 
 # Dagster.

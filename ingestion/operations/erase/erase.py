@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -261,6 +262,10 @@ class _Erasing:
         for table in self.paths.tables:
             for mirror in (state / "rebuild" / "mirror").glob(f"{table.name}-{'[0-9a-f]' * 16}"):
                 shutil.rmtree(mirror, ignore_errors=True)
+        # Which has hashes of keys, even if it is no longer declared.
+        for index in self.paths.indexes:
+            with suppress(FileNotFoundError):
+                shutil.rmtree(index)
         return replace(row, counts={**row.counts, "erased_files": files})
 
     def begun_before(self, rows: Sequence[LedgerRow]) -> list[int]:

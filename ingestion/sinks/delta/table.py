@@ -6,7 +6,6 @@ Of Spark's engine, the commits with rows are Delta's own: see ``ingestion.modes.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
@@ -81,8 +80,7 @@ _INVARIANT: Final = "delta.invariants"
 def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaSinkTable:
     """Open a stream's table; it need not be there."""
     # In a store there is no page of a file that is read in less than a request.
-    has_index = sink.key_index and lake.is_local
-    index = settings.state / "keys" / stream if has_index else None
+    index = settings.state / "keys" / stream if sink.key_index and lake.is_local else None
     feed = {FEED: "true"} if sink.change_data_feed else {}
     return DeltaSinkTable(stream, lake / stream, {**sink.properties, **feed}, index=index)
 
@@ -284,8 +282,6 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
                 f"it cannot be written without Spark, for its features {', '.join(features)}.",
                 remedy=f"leave the key out by `where`, and oncelake rebuild {self.stream}",
             )
-        if self._index is not None:
-            shutil.rmtree(self._index, ignore_errors=True)
         return super().erase(keys, metadata)
 
     def written_files(self) -> frozenset[str]:

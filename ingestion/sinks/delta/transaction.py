@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import unquote
 
 import numpy as np
@@ -105,8 +105,10 @@ _OURS: Final = "oncelake"
 _MILLISECOND: Final = 1_000
 # What a feed calls what has become of a row.
 _CHANGE_TYPE: Final = "_change_type"
-# To read a key's row by its pages takes as long as to search so many rows.
+# To read a key's row by its pages takes as long as to search so many rows,
 ROWS_PER_KEY: Final = 2_000
+# and to open a file for that, as to read so many keys' rows.
+_KEYS_PER_FILE: Final = 50
 # What DuckDB takes for a pattern in the name of a file.
 _PATTERN: Final = re.compile(r"[*?\[\]{}]")
 
@@ -118,13 +120,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     overtaken = CommitFailedError
 
     def __init__(
-        self,
-        path: Location,
-        stream: str,
-        seq: int,
-        *,
-        table_id: str | None,
-        index: Path | None = None,
+        self, path: Location, stream: str, seq: int, *, table_id: str | None, index: Path | None
     ) -> None:
         """Open the table that was read, if any was, which must stand at the seq before.
 
@@ -136,7 +132,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             index: The folder of the index of its keys.
         """
         super().__init__(stream, str(path), seq)
-        self._index_folder, self._index = index, cast("KeyIndex | None", None)
+        self._index_folder = index
+        self._index: KeyIndex | None = None
         self._path, self._snapshot = path, read_delta(path)
         # The actions that give the table other columns, and what its files call those.
         self._columns: list[dict[str, Any]] = []
@@ -154,7 +151,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         """Open a table to put its files together; needs the stream's lock."""
         name = path.name
         last = read_delta(path).transaction_version(app_id(name))
-        return cls(path, name, 0 if last is None else last + 1, table_id=None)
+        return cls(path, name, 0 if last is None else last + 1, table_id=None, index=None)
 
     @cached_property
     def marks(self) -> bool:  # type: ignore[override]
@@ -288,9 +285,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         return lambda file: (lowest[file.number], highest[file.number])
 
     def rows_of(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """Look the keys up in the index, if there is one, and they are few beside the rows."""
-        rows = sum(file.rows for file in self.files)
-        if self._index_folder and len(keys) * ROWS_PER_KEY < rows:
+        """Look the keys up by the index, where there is one, and they are few beside the rows."""
+        if self._index_folder is not None:
             of = [(name, str(self.schema.field(name).type)) for name in sorted(keys.column_names)]
             self._index = KeyIndex(self._index_folder, str(self._snapshot.metadata().id), of)
         return super().rows_of(keys, columns)
@@ -302,14 +298,16 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
 
         Where the index is damaged, it is made anew; where it cannot be kept, all is searched.
         """
-        numbers = list(numbers)
-        if self._index is None or not {*self._index.keys} <= {*keys.column_names}:
+        numbers, index = list(numbers), self._index
+        read = len(keys) + _KEYS_PER_FILE * min(len(keys), len(numbers))
+        is_dearer = read * ROWS_PER_KEY >= sum(self.files[number].rows for number in numbers)
+        if index is None or is_dearer or not {*index.keys} <= {*keys.column_names}:
             return self._search(keys, numbers, columns)
         for _ in range(2):
             try:
-                return self._find_by_index(self._index, keys, numbers, columns)
-            except (DamagedIndexError, FileNotFoundError):
-                self._index.forget()
+                return self._find_by_index(index, keys, {*numbers}, columns)
+            except DamagedIndexError:
+                index.forget()
             except OSError:
                 break
         return self._search(keys, numbers, columns)
@@ -322,33 +320,36 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         Raises:
             DamagedIndexError: the index is not as it was written, or names rows of other keys.
         """
-        known = {(file.path, file.size_bytes, file.rows): file.number for file in self.files}
-        index.update(known, lambda file: self._hashes_of(index, known[file]))
         names = dict.fromkeys([*keys.column_names, *columns])
         schema = pa.schema([self.schema.field(name) for name in names])
+        known = {(file.path, file.size_bytes, file.rows): file.number for file in self.files}
+        index.update(known, lambda file: self._hashes_of(index, known[file]))
         rows = [numbered(numbered(schema.empty_table(), "_file"), "_row")]
         searched, hashes = list[int](), hash_keys(self.connection, keys.select(index.keys))
-        for file, found in index.find(hashes):
-            number = known.get(file, -1)
-            if number not in numbers:
-                continue
-            try:
-                read = self._excerpt(number, schema, found)
-            except NoPagesError:
-                searched.append(number)
-                continue
-            of_file = pa.repeat(pa.scalar(number, pa.int64()), len(found))
-            rows.append(read.append_column("_file", of_file).append_column("_row", pa.array(found)))
+        for file, at in index.find(hashes):
+            if (number := known.get(file, -1)) in numbers:
+                try:
+                    read = self._excerpt(number, schema, at)
+                except NoPagesError:
+                    searched.append(number)
+                    continue
+                of_file = pa.repeat(pa.scalar(number, pa.int64()), len(at))
+                read = read.append_column("_file", of_file)
+                rows.append(read.append_column("_row", pa.array(at)))
         read = pa.concat_tables(rows)
         if not np.isin(hash_keys(self.connection, read.select(index.keys)), hashes).all():
             raise DamagedIndexError("it names rows of other keys")
-        self.connection.register("rows", read)
-        self.connection.register("keys", numbered(keys, "_key"))
-        more = "".join(f", r.{identifier(name)}" for name in columns)
-        on = equal(keys.column_names, "r", "k")
-        query = f"SELECT _key, _file, _row{more} FROM rows r JOIN keys k ON {on}"
-        places = self.connection.sql(query).to_arrow_table().cast(self.schema_of_places(columns))
+        places = self._joined(read, keys, columns)
         return pa.concat_tables([places, self._search(keys, searched, columns)])
+
+    def _joined(self, rows: pa.Table, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """Return the places of those of some rows that have any of the keys."""
+        on, of_key = equal(keys.column_names, "r", "k"), numbered(keys, "_key")
+        by = self.connection.from_arrow(of_key).set_alias("k")
+        names = ["_key", "_file", "_row", *(f"r.{identifier(name)}" for name in columns)]
+        joined = self.connection.from_arrow(rows).set_alias("r").join(by, on)
+        places = joined.project(", ".join(names)).to_arrow_table()
+        return places.cast(self.schema_of_places(columns))
 
     def _hashes_of(self, index: KeyIndex, number: int) -> Hashes:
         schema = pa.schema([self.schema.field(name) for name in index.keys])
@@ -357,11 +358,12 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
 
     def _rows_at(self, number: int, places: pa.Table) -> Iterable[pa.RecordBatch]:
         """Read few rows by their pages."""
-        with suppress(NoPagesError):
-            if self._index is not None:
+        is_dearer = len(places) * ROWS_PER_KEY >= self.files[number].rows
+        if self._index is not None and not is_dearer:
+            with suppress(NoPagesError):
                 rows = np.unique(places.column("_row").to_numpy())
-                found: list[pa.RecordBatch] = self._excerpt(number, self.schema, rows).to_batches()
-                return found
+                read: list[pa.RecordBatch] = self._excerpt(number, self.schema, rows).to_batches()
+                return read
         return super()._rows_at(number, places)
 
     def _excerpt(self, number: int, schema: pa.Schema, rows: Rows) -> pa.Table:
@@ -415,11 +417,8 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
     def open_writer(self, target_bytes: int = TARGET_BYTES) -> DeltaFileWriter:
         """Write into the table's folder."""
         given = (self._path, self.schema, self._with_statistics)
-        options: dict[str, Any] = {
-            "marks": self.marks,
-            "has_small_pages": is_on(self._snapshot, KEY_INDEX),
-            "target_bytes": target_bytes,
-        }
+        options: dict[str, Any] = {"marks": self.marks, "target_bytes": target_bytes}
+        options["has_small_pages"] = is_on(self._snapshot, KEY_INDEX)
         if not self._partitions:
             return DeltaFileWriter(*given, **options)
         return PartitionedDeltaWriter(*given, **options, partitions=self._partitions)
@@ -618,7 +617,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             writer = self.open_writer(sys.maxsize)
             # Whoever has the same bytes to write, and no one else, gives them this name.
             of = (file.path, file.vector, schema, sorted(self._renamed.items()), pa.__version__)
-            writer.file_id = uuid.uuid5(uuid.NAMESPACE_OID, repr(of))
+            writer.file_id = uuid.uuid5(uuid.NAMESPACE_OID, repr((of, sorted(writer.options))))
             if not writer.resume():
                 self.copy([file], writer)
                 for copy in writer.files:
