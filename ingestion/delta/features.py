@@ -49,9 +49,6 @@ _LASTING: Final = (
 def unwritable_features(table: DeltaTable) -> list[str]:
     """Return the features of a table that only Spark writes."""
     features = _features_of(table) - _WRITTEN - _BEYOND_DELTA_RS
-    # Of a partition there would have to be a feed of its own.
-    if has_feed(table) and table.metadata().partition_columns:
-        features.add("changeDataFeed")
     # Somebody is about to drop it.
     if is_on(table, "delta.rowTrackingSuspended"):
         features.add("rowTracking")

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from oncelake.ingestion.declaration.ddl import parse_columns
+from oncelake.ingestion.declaration.partitions import parse_partition
 from oncelake.ingestion.delta.durability import FEED_FOLDER, find_half_written
 from oncelake.ingestion.delta.features import FEED, unwritable_features
 from oncelake.ingestion.delta.files import read_delta
@@ -30,11 +31,16 @@ Names = dict[Any, Any]
 DAY = dt.timedelta(days=1)
 
 
-def made(folder: Path, *, marks: bool) -> DeltaSinkTable:
-    """Make a table with a feed."""
+def made(folder: Path, *, marks: bool, by: str = "") -> DeltaSinkTable:
+    """Make a table with a feed, perhaps with partitions."""
     found = DeltaSinkTable(STREAM, Location.of(folder / STREAM), {FEED: "true"})
     columns = (*parse_columns(COLUMNS), *parse_columns("_offset BIGINT, _seq BIGINT"))
-    found.create(TableDefinition(columns=columns, keys=("id",), deletion_vectors=marks))
+    partitions = (parse_partition(by),) if by else ()
+    found.create(
+        TableDefinition(
+            columns=columns, keys=("id",), deletion_vectors=marks, partitions=partitions
+        )
+    )
     found.commit_note(note(0))
     return found
 
@@ -57,12 +63,12 @@ def expected(before: Names, after: Names) -> list[tuple[str, Any, Any]]:
 
 
 @pytest.mark.parametrize("marks", [False, True], ids=["files", "vectors"])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("seed", "by"), [(0, ""), (1, ""), (2, "name"), (3, "id")])
 def test_the_feed_tells_what_each_batch_has_changed(
-    tmp_path: Path, seed: int, *, marks: bool
+    tmp_path: Path, seed: int, by: str, *, marks: bool
 ) -> None:
     """Inserts, updates with the row before, and deletes; upkeep in between changes nothing."""
-    dice, table, now = random.Random(seed), made(tmp_path, marks=marks), Names()
+    dice, table, now = random.Random(seed), made(tmp_path, marks=marks, by=by), Names()
     for seq in range(1, 9):
         ids = dice.sample(range(60), 20)
         gone = [id for id in ids if id in now and dice.random() < 0.4]

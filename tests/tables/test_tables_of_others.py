@@ -136,7 +136,11 @@ def test_spark_reads_and_goes_on_with_what_is_written_without_it(
 @only_long
 @pytest.mark.parametrize("sink", ["delta"])
 @pytest.mark.parametrize("engine", ["local", "spark"])
-@pytest.mark.parametrize("declared", [{}, {"deletion_vectors": True}, {"deletes": "soft"}], ids=str)
+@pytest.mark.parametrize(
+    "declared",
+    [{}, {"deletion_vectors": True}, {"deletes": "soft"}, {"partition_by": ["name"]}],
+    ids=str,
+)
 def test_spark_reads_the_change_data_feed_of_every_batch(
     world: World, engine: str, declared: dict[str, Any]
 ) -> None:

@@ -419,9 +419,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         given = (self._path, self.schema, self._with_statistics)
         options: dict[str, Any] = {"marks": self.marks, "target_bytes": target_bytes}
         options["has_small_pages"] = is_on(self._snapshot, KEY_INDEX)
-        if not self._partitions:
-            return DeltaFileWriter(*given, **options)
-        return PartitionedDeltaWriter(*given, **options, partitions=self._partitions)
+        return _writer_of(self._partitions, *given, **options)
 
     @property
     def _with_statistics(self) -> list[str]:
@@ -499,7 +497,7 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         """
         schema = self.schema.append(pa.field(_CHANGE_TYPE, pa.string()))
         folder = self._path / FEED_FOLDER
-        writer = DeltaFileWriter(folder, schema, ())
+        writer = _writer_of(self._partitions, folder, schema, ())
         with discarding(writer.discard, *self.refusals):
             if has_feed(self._snapshot) and len(places) and not self.is_erase:
                 if folder.is_local:
@@ -653,11 +651,19 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
             log_files(self._path).forget()
 
 
+def _writer_of(
+    partitions: Sequence[StoredPartition], *given: Any, **options: Any
+) -> DeltaFileWriter:
+    if not partitions:
+        return DeltaFileWriter(*given, **options)
+    return PartitionedDeltaWriter(*given, **options, partitions=partitions)
+
+
 def _of_feed(file: AddedFile) -> dict[str, Any]:
     """Return the action of a file of the change data feed."""
     return {
         "path": f"{FEED_FOLDER}/{file.path}",
-        "partitionValues": {},
+        "partitionValues": file.partition,
         "size": file.size_bytes,
         "dataChange": False,
     }
