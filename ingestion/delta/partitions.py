@@ -1,8 +1,8 @@
 """How a Delta table is partitioned: by columns of its own, or by days of them, which it computes.
 
-The values stand in the log, as text, and not in the files. A day is one of UTC: Delta's own words
-for it, ``CAST(at AS DATE)``, mean another in each session's time zone, by which Spark would leave
-out files that have wanted rows.
+The values stand in the log, as text; those of plain columns in the files as well. A day is one of
+UTC: Delta's own words for it, ``CAST(at AS DATE)``, mean another in each session's time zone, by
+which Spark would leave out files that have wanted rows.
 """
 
 from __future__ import annotations

@@ -221,16 +221,12 @@ class PartitionedWriter(FileWriter[File]):
     def _begin_partition(self, values: Values) -> FileWriter[File]:
         """Return what writes the rows of one partition."""
 
-    def _stored_of(self, rows: Rows) -> Rows:
-        """Return what files have of rows."""
-        return rows
-
     def _write_group(self) -> None:
         rows = pa.Table.from_batches(self._waiting)
         self._waiting, self._rows, self._bytes = [], 0, 0
         for values, part in split(rows, self._values_of(rows)):
             writer = self._writer_of(values)
-            writer.write(self._stored_of(part))
+            writer.write(part)
             writer.flush()
 
     def copy(self, rows: pa.RecordBatch, file: File) -> None:
@@ -242,7 +238,7 @@ class PartitionedWriter(FileWriter[File]):
         writer = self._writer_of(values)
         if latest not in (None, writer):
             latest.flush()
-        writer.write(self._stored_of(rows))
+        writer.write(rows)
 
     def _writer_of(self, values: Values) -> FileWriter[File]:
         """Return what writes a partition's file, as the one that was used last."""

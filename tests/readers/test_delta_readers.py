@@ -12,6 +12,7 @@ import pytest
 
 from oncelake.ingestion.declaration.ddl import parse_columns, system_columns
 from oncelake.ingestion.declaration.partitions import parse_partition
+from oncelake.ingestion.delta.features import FEED
 from oncelake.ingestion.sinks.delta.compaction import compact
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
 from oncelake.ingestion.storage.location import Location
@@ -40,7 +41,8 @@ class ShownDelta(Shown):
 
     def __init__(self, lake: Path, *, by: str = "", feed: bool = False, **definition: Any) -> None:
         self.lake, self.seq = lake, 0
-        self.table: Any = DeltaSinkTable("orders", Location.of(lake / "orders"), has_feed=feed)
+        properties = {FEED: "true"} if feed else {}
+        self.table: Any = DeltaSinkTable("orders", Location.of(lake / "orders"), properties)
         columns = (*parse_columns(DDL), *system_columns())
         partitions = tuple(map(parse_partition, by.split("; "))) if by else ()
         self.table.create(
@@ -91,12 +93,7 @@ HISTORIES: dict[str, tuple[dict[str, Any], Callable[[Shown], None]]] = {
     "rewound": (VECTORS, rewound),
     "erased": (VECTORS, erased),
 }
-# Polars takes the values of partitions from the names of folders, and not from the log.
-WITHOUT_VALUES = "no: `t` is null"
-CELLS = {
-    name: [WITHOUT_VALUES if each == "polars" and "by" in given else "yes" for each in READERS]
-    for name, (given, _) in HISTORIES.items()
-}
+CELLS = {name: ["yes"] * len(READERS) for name in HISTORIES}
 
 
 @pytest.mark.skipif(not PYTHON, reason="left to make readers")
@@ -117,8 +114,6 @@ def test_others_read_our_delta_tables(tmp_path: Path, history: str, reader: str)
 
     rows = expected.to_pylist()
     assert found.column_names == expected.column_names
-    if CELLS[history][READERS.index(reader)] == WITHOUT_VALUES:
-        rows = [{**each, "t": None} for each in rows]
     assert found.to_pylist() == rows
     for some, is_met in zip(filtered, CONDITIONS.values(), strict=True):
         assert some.to_pylist() == [row for row in rows if is_met(row)]

@@ -25,7 +25,6 @@ from oncelake.ingestion.sinks.files import (
     FileWriter,
     Mask,
     PartitionedWriter,
-    Rows,
     Values,
 )
 from oncelake.ingestion.storage.checksums import has_seal, matches_checksum
@@ -152,8 +151,6 @@ class PartitionedDeltaWriter(PartitionedWriter[AddedFile], DeltaFileWriter):
         super().__init__(*given, **options)
         self._partitions, self._open = partitions, {}
         self._names = [each.name for each in partitions]
-        kept = [field for field in self._schema if field.name not in self._names]
-        self._stored = pa.schema(kept)
 
     def resume(self) -> bool:
         """Write all again: into how many files the rows of one go, is not known."""
@@ -162,17 +159,15 @@ class PartitionedDeltaWriter(PartitionedWriter[AddedFile], DeltaFileWriter):
     def _values_of(self, rows: pa.Table) -> list[pa.Array]:
         return texts_of(self._partitions, rows)
 
-    def _stored_of(self, rows: Rows) -> Rows:
-        return rows.select(self._stored.names)
-
     def _known_of(self, file: AddedFile) -> Values | None:
         values = file.partition
         return tuple(values.values()) if [*values] == self._names else None
 
     def _begin_partition(self, values: Values) -> DeltaFileWriter:
-        # Of any name: one partition may have several files of what was one.
+        # Of any name: one partition may have several files of what was one. Plain columns stand in
+        # the files as well: Polars looks for them there, and then in the names of folders.
         return DeltaFileWriter(
-            *(self._table, self._stored, self._statistics),
+            *(self._table, self._schema, {*self._statistics} - {*self._names}),
             has_small_pages=bool(self.options),
             target_bytes=self._target,
             partition=dict(zip(self._names, values, strict=True)),
