@@ -12,7 +12,6 @@ from itertools import compress, groupby
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Generic, TypeVar
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -75,6 +74,8 @@ class Sorting:
         self, batches: Iterable[pa.RecordBatch], schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         """Sort rows of which there may be more than there is memory."""
+        import duckdb
+
         by = ", ".join(f"{name} {direction[:-6]}" for name, direction in self._by)
         names = ", ".join(map(identifier, schema.names))
         with TemporaryDirectory() as folder:

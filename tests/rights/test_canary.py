@@ -101,7 +101,10 @@ class Canaries:
         word = self.word(variable(name))
         if name == "postgres":
             return f"postgresql://ingest:{word}%25%40@{_NOBODY}/shop"
-        return f"http://{_NOBODY}/{word}" if name == "alert_webhook" else f'{word} "\\%/+'
+        if name == "alert_webhook":
+            return f"http://{_NOBODY}/{word}"
+        # A header has no blank in it.
+        return f'{word}{"" if name == "unity_token" else " "}"\\%/+'
 
     def found_in(self, text: bytes) -> set[str]:
         """Return the variables whose word is there in some spelling."""
