@@ -132,25 +132,25 @@ def _properties_of(wanted: TableDefinition) -> dict[str, str]:
     }
 
 
-def indexed_columns(properties: Mapping[str, str], names: Sequence[str]) -> list[str]:
+def indexed_columns(properties: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     """Return the columns of which files have statistics: the first ones, or those that are named.
 
     Args:
         properties: The table's.
         names: Of all its columns.
+
+    Returns:
+        By its name, how a property names each. Of a field in a struct, the names on the way to it.
     """
-    found = ((each, _TICKED.fullmatch(each)) for each in _said(properties, names))
-    # Of a field in a struct, the names on the way to it.
-    return [
-        ticked[1].replace("``", "`") if ticked else each.replace("`", "") for each, ticked in found
-    ]
-
-
-def _said(properties: Mapping[str, str], names: Sequence[str]) -> list[str]:
-    if (text := properties.get(_STATISTICS)) is not None:
-        return [each.strip() for each in _COLUMN.findall(text)]
-    count = int(properties.get(_INDEXED, _COLUMNS_INDEXED))
-    return [*map(quoted, names[: count if count >= 0 else None])]
+    if (text := properties.get(_STATISTICS)) is None:
+        count = int(properties.get(_INDEXED, _COLUMNS_INDEXED))
+        return {name: quoted(name) for name in names[: count if count >= 0 else None]}
+    written = [each.strip() for each in _COLUMN.findall(text)]
+    ticked = map(_TICKED.fullmatch, written)
+    return {
+        is_one[1].replace("``", "`") if is_one else each.replace("`", ""): each
+        for each, is_one in zip(written, ticked, strict=True)
+    }
 
 
 def row_json(columns: Sequence[DeclaredColumn]) -> dict[str, Any]:
@@ -185,10 +185,10 @@ def reshaped(table: DeltaTable, layout: Layout) -> tuple[str, list[dict[str, Any
     schema = json.dumps(row)
     by, properties = layout.sort_by or (), table.metadata().configuration
     to_be = [column.name for column in layout.columns]
-    if _STATISTICS in properties or not {*by} <= {*indexed_columns(properties, to_be)}:
+    indexed = indexed_columns(properties, to_be)
+    if _STATISTICS in properties or not {*by} <= indexed.keys():
         # Spark takes no name that is no column's, and none twice.
-        said = dict(zip(indexed_columns(properties, to_be), _said(properties, to_be), strict=True))
-        kept = {name: text for name, text in said.items() if name.partition(".")[0] in to_be}
+        kept = {name: text for name, text in indexed.items() if name.partition(".")[0] in to_be}
         more = {name: quoted(name) for name in by}
         properties = {_STATISTICS: ",".join({**kept, **more}.values())}
     features = (*features_of(schema), *_computing(schema), *(CLUSTERED if by else ()))

@@ -31,7 +31,7 @@ from oncelake.ingestion.errors import (
     counted,
     first_line,
 )
-from oncelake.ingestion.sinks.sorting import Extent, Sorting, groups_to_sort
+from oncelake.ingestion.sinks.sorting import Extent, Sorting, groups_to_sort, would_be_fewer
 from oncelake.ingestion.tables.arrow_types import cast_rows, cast_values
 from oncelake.ingestion.tables.commit_log import ROW_COUNTS, Commit, UnknownOutcomeError
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, app_id
@@ -371,8 +371,8 @@ class FilesTransaction(Transaction, Generic[File]):
     def mergeable(self, alike: Collection[File], below: int, target_bytes: int) -> list[File]:
         """Return the files of a partition that are smaller than a size, if fewer can hold them."""
         small = [file for file in alike if self.measure(file)[1] < below]
-        fewest = -(-sum(self.measure(file)[1] for file in small) // target_bytes)
-        return small if len(small) > fewest else []
+        sizes = [self.measure(file)[1] for file in small]
+        return small if would_be_fewer(sizes, target_bytes) else []
 
     @property
     def order(self) -> Sorting | None:

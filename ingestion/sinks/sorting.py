@@ -227,5 +227,10 @@ def _is_small(extent: Extent[File], target_bytes: int) -> bool:
     return extent.size < target_bytes * 3 // 4
 
 
+def would_be_fewer(sizes: Sequence[int], target_bytes: int) -> bool:
+    """Tell whether files of some sizes would be fewer, if they were put together."""
+    return len(sizes) > -(-sum(sizes) // target_bytes)
+
+
 def _is_mergeable(extents: Sequence[Extent[File]], target_bytes: int) -> bool:
-    return len(extents) > -(-sum(each.size for each in extents) // target_bytes)
+    return would_be_fewer([each.size for each in extents], target_bytes)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from oncelake.ingestion.sinks.iceberg import catalog as iceberg_catalog
 from oncelake.ingestion.sinks.iceberg import files
 from oncelake.ingestion.sinks.iceberg import log as snapshots
 from tests.support.catalogs import TriedCatalog, only_catalogs
+from tests.support.followed import followed, send_until
 from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.store_proxy import Requests, StoreProxy
@@ -124,28 +123,6 @@ class Compactor(threading.Thread):
         assert not self.is_alive()
 
 
-@contextmanager
-def followed(world: World, log: Path) -> Iterator[None]:
-    """Follow the stream, in a process of its own, while the block runs, and a little longer."""
-    world.write_declaration()
-    words = ("ingestion", "follow", world.name, "--json", "--every", "1s")
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *words],
-            cwd=ROOT,
-            env=world.environment(),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield
-        time.sleep(5)
-        assert process.poll() is None, log.read_text()[-2000:]
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(60)
-
-
 def tries_of(requests: Requests, catalog: TriedCatalog) -> list[int]:
     """Count the requests that each commit took; the proxy has none of the compactor's."""
     statuses = [each.status for each in catalog.commits_in(requests)]
@@ -200,12 +177,7 @@ def stay_fresh(
         followed(world, log),
     ):
         compactor.start()
-        for number in itertools.count(1):
-            # Rows that are new, and now and then one that is not.
-            world.send(row(number, "new"), *[row(number // 2, "again")] * (number % 8 == 0))
-            time.sleep(0.25)
-            if time.monotonic() > end:
-                break
+        send_until(world, end)
     world.run()
 
     told(catalog, world, tries_of(requests, catalog), compactor)

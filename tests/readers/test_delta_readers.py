@@ -18,11 +18,12 @@ from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.table import TableDefinition
 from tests.readers.test_readers import (
-    CONDITIONS,
     DDL,
     PAGE,
     PYTHON,
     Shown,
+    compare,
+    compare_page,
     of_all_types,
     rewound,
     with_marks,
@@ -93,7 +94,6 @@ HISTORIES: dict[str, tuple[dict[str, Any], Callable[[Shown], None]]] = {
     "rewound": (VECTORS, rewound),
     "erased": (VECTORS, erased),
 }
-CELLS = {name: ["yes"] * len(READERS) for name in HISTORIES}
 
 
 @pytest.mark.skipif(not PYTHON, reason="left to make readers")
@@ -104,26 +104,12 @@ def test_others_read_our_delta_tables(tmp_path: Path, history: str, reader: str)
     definition, act = HISTORIES[history]
     shown = ShownDelta(tmp_path, **definition)
     act(shown)
-    expected = shown.expected()
-    conditions = [
-        each if "t" in expected.column_names else each.replace("t =", "text =")
-        for each in CONDITIONS
-    ]
 
-    found, *filtered = shown.read_by(reader, *conditions)
-
-    rows = expected.to_pylist()
-    assert found.column_names == expected.column_names
-    assert found.to_pylist() == rows
-    for some, is_met in zip(filtered, CONDITIONS.values(), strict=True):
-        assert some.to_pylist() == [row for row in rows if is_met(row)]
+    compare(shown, reader)
 
 
 def test_the_page_has_a_cell_for_each_test_of_delta() -> None:
     """Of each table that is read, and each reader, by their names."""
     _, part = PAGE.read_text().split("## Delta tables")
-    lines = [line.strip("| ").split(" | ") for line in part.splitlines()]
-    [at] = [nth for nth, cells in enumerate(lines) if cells[0] == "table"]
 
-    assert tuple(name.lower() for name in lines[at][2:]) == READERS
-    assert {cells[0]: cells[2:] for cells in lines[at + 2 :][: len(HISTORIES)]} == CELLS
+    compare_page(part, READERS, HISTORIES)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +23,10 @@ from deltalake.exceptions import CommitFailedError
 
 from oncelake.ingestion.sinks.files import ATTEMPTS
 from tests.support.counted_commits import tries_in
+from tests.support.followed import followed, send_until
 from tests.support.long import only_long
 from tests.support.proof import find_problems
-from tests.support.world import ROOT, World, row
+from tests.support.world import World, row
 
 pytestmark = [only_long, pytest.mark.kafka, pytest.mark.slow]
 MINUTES = float(os.environ.get("ONCELAKE_TEST_MINUTES", "1"))
@@ -96,28 +92,6 @@ def by_spark(world: World) -> Callable[[], bool]:
     return lambda: bool(world.spark.sql(statement).collect()[0].metrics.numFilesRemoved)
 
 
-@contextmanager
-def followed(world: World, tries: Path) -> Iterator[None]:
-    """Follow the stream in a process of its own, while the block runs, and a little longer."""
-    world.write_declaration()
-    words = ("tests.support.counted_commits", str(tries), "follow", world.name, "--every", "1s")
-    with tries.with_name("follow").open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *words, "--json"],
-            cwd=ROOT,
-            env=world.environment(),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield
-        time.sleep(5)
-        assert process.poll() is None, tries.with_name("follow").read_text()[-2000:]
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(60)
-
-
 def waits_of(world: World) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return for how long each row's record waited until it was committed, in seconds."""
     committed = {}
@@ -150,13 +124,12 @@ def test_a_stream_stays_fresh_beside_a_compactor(
     world.send(row(0, "a"))
     world.run()
     end = time.monotonic() + 60 * MINUTES
-    with followed(world, tmp_path / "tries"), Compactor(compactor(world)) as compacting:
-        for number in itertools.count(1):
-            # Rows that are new, and now and then one that is not.
-            world.send(row(number, "new"), *[row(number // 2, "again")] * (number % 8 == 0))
-            time.sleep(0.25)
-            if time.monotonic() > end:
-                break
+    counted = ("tests.support.counted_commits", str(tmp_path / "tries"))
+    with (
+        followed(world, tmp_path / "follow", *counted),
+        Compactor(compactor(world)) as compacting,
+    ):
+        send_until(world, end)
     world.run()
 
     tries, waits = Counter(tries_in(tmp_path / "tries")).values(), waits_of(world)

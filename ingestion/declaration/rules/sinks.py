@@ -95,7 +95,7 @@ def _layout_violations(
 
 def _cluster_violations(spec: Declaration) -> Iterator[Violation]:
     if len(spec.cluster_by) > _MOST_CLUSTERED:
-        yield "cluster_by", "more columns than Delta clusters by; write at most 4"
+        yield "cluster_by", f"more columns than Delta clusters by; write at most {_MOST_CLUSTERED}"
     if spec.sort_by:
         yield "cluster_by", "`sort_by` sorts the rows already; remove it, or this"
     if spec.partition_by and not spec.sink.kind.clusters_partitions:

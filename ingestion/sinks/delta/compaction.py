@@ -131,12 +131,10 @@ def _compact_by_partition(
     begun, of = DeltaTransaction.upkeep(path), defaultdict[Any, list[AddedFile]](list)
     for file in begun.files:
         of[tuple(file.partition.values())].append(file)
-    groups = list[list[AddedFile]]()
-    for alike in of.values():
-        small = {file.number for file in begun.mergeable(alike, target_bytes, target_bytes)}
-        groups.append([file for file in alike if file.number in small or begun.is_due(file)])
     if is_clustered:
         groups = begun.to_cluster(begun.files, begun.clustered, target_bytes)
+    else:
+        groups = [begun.worn(alike, target_bytes) for alike in of.values()]
     files = [*chain.from_iterable(groups)]
     if any(is_only_ours or file.vector or file.partition for file in files):
         order = begun.order if is_clustered else None

@@ -240,6 +240,11 @@ class DeltaTransaction(FilesTransaction[AddedFile]):
         """Ask its vector."""
         return bool(file.vector) and self.is_worn(file)
 
+    def worn(self, alike: Collection[AddedFile], target_bytes: int) -> list[AddedFile]:
+        """Return which files of a partition are small, or have too many rows that are gone."""
+        small = {file.number for file in self.mergeable(alike, target_bytes, target_bytes)}
+        return [file for file in alike if file.number in small or self.is_due(file)]
+
     def to_cluster(
         self, alike: Iterable[AddedFile], columns: Sequence[str], target_bytes: int
     ) -> list[list[AddedFile]]:

@@ -773,14 +773,15 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
             raise TableBusyError.meanwhile(self.stream)
         self._table = table
         self.close()
-        self.__dict__.pop("files", None)
+        for name in ("files", "order"):
+            self.__dict__.pop(name, None)
 
     @property
     def marks(self) -> bool:  # type: ignore[override]
         """Tell whether rows may be marked as gone."""
         return _is_marking(self._table)
 
-    @property
+    @cached_property
     def order(self) -> Sorting | None:
         """What the rows of a file are sorted by."""
         return sorting_of(self._table)
