@@ -12,7 +12,7 @@ export UV_SYSTEM_CERTS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test ranges unit docs lint format lock clean
+.PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots film wheel-test ranges unit docs lint format lock clean
 .PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
 .PHONY: catalogs world-rest
 
@@ -62,6 +62,9 @@ readers: setup .venv-readers/.installed ## proof: Let DuckDB, Polars, pyiceberg,
 
 screenshots: export SCREENSHOTS := 1
 screenshots: test-ui ## release: The same, and take the pictures of the docs on the way
+
+film: setup ## release: Record what README's first screen shows: a run is killed, and its table proven
+	@$(bin)/python -m tests.ui.film docs/images/killed.svg
 
 wheel-test: setup ## release: Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too)
 	@FRESH=$(FRESH) $(bin)/python -m tests.wheel
