@@ -60,7 +60,7 @@ class Bug:
         reads: The isolation level that the loader reads with.
     """
 
-    sent: list[tuple[str, str | None]] | list[list[tuple[str, str | None]]]
+    sent: list[Any]
     load: Load
     schema: pa.Schema
     aborted: int | None = None
@@ -281,14 +281,11 @@ def read(address: str, topic: str, level: str) -> list[Record]:
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = list[Record]()
     while (message := consumer.poll(30)) is not None and message.error() is None:
-        value = message.value()
-        found.append(
-            Record(
-                offset=message.offset(),
-                key=message.key().decode(),
-                value=None if value is None else json.loads(value, parse_float=Decimal),
-            )
-        )
+        offset, key, value = message.offset(), message.key(), message.value()
+        assert offset is not None
+        assert key is not None
+        row = None if value is None else json.loads(value, parse_float=Decimal)
+        found.append(Record(offset, key.decode(), row))
     consumer.close()
     return found
 

@@ -38,7 +38,18 @@ max_offsets_per_trigger: 100000
 _COLUMNS, _ROWS = 104, 24
 _WIDTH, _LINE, _SIZE, _LEFT, _TOP = 7.83, 19, 13, 18, 48
 _LONGEST_PAUSE, _TYPED, _LAST = 1.3, 0.8, 6.0
-_STYLE = {"$": "typed", "killed": "red", "batch": "step", "proven": "green", "balanced": "green"}
+_STYLES = {
+    "$ kill": "red",
+    "$ ": "typed",
+    "proven:": "green",
+    "balanced": "green",
+    "committed as": "step",
+}
+_FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace"
+_SHEET = (
+    "text{fill:#c9d1d9;white-space:pre}.typed{fill:#fff;font-weight:bold}.step{fill:#79c0ff}"
+    ".red{fill:#ff7b72;font-weight:bold}.green{fill:#7ee787;font-weight:bold}.note{fill:#8b949e}"
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,8 @@ class Film:
                     self._show("$ kill -9 $!")
                     process.kill()
         if kill_after:
-            self._show(f"killed: exit code {128 - process.returncode}")
+            self._show("$ wait $!; echo $?")
+            self._show(str(128 - process.returncode))
         assert kill_after or process.returncode == 0, self.lines
 
     def _show(self, text: str) -> None:
@@ -98,7 +110,7 @@ class Film:
 
 def shortened(lines: list[Shown]) -> list[Shown]:
     """Shorten pauses, and let a command stand for a moment before its output."""
-    at, told = 0.5, list[Shown]()
+    at, told = 0.2, list[Shown]()
     for before, line in zip([lines[0], *lines], lines, strict=False):
         pause = min(line.at - before.at, _LONGEST_PAUSE)
         at += max(pause, _TYPED) if "$" in {line.text[:1], before.text[:1]} else pause
@@ -112,41 +124,37 @@ def drawn(lines: list[Shown], seconds: float) -> Iterator[str]:
     width, height = _LEFT * 2 + _COLUMNS * _WIDTH, _TOP + _ROWS * _LINE + 34
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" '
-        f'font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace" '
-        f'font-size="{_SIZE}">'
+        f'font-family="{_FONTS}" font-size="{_SIZE}">'
     )
     yield "<title>oncelake run is killed, runs again, and oncelake verify proves the table</title>"
-    yield "<style>"
-    yield "text{fill:#c9d1d9;white-space:pre}.typed{fill:#fff;font-weight:bold}.red{fill:#ff7b72}"
-    yield ".green{fill:#7ee787;font-weight:bold}.step{fill:#79c0ff}.note{fill:#8b949e}"
-    yield f"g *{{animation-duration:{length:.1f}s;animation-iteration-count:infinite}}"
-    for number, line in enumerate(lines):
-        share = line.at / length * 100
-        yield f"@keyframes l{number}{{0%,{share:.2f}%{{opacity:0}}"
-        yield f"{share + 0.01:.2f}%,100%{{opacity:1}}}}#l{number}{{animation-name:l{number}}}"
-    steps = [
-        f"{line.at / length * 100:.2f}%{{transform:translateY({-_LINE * (number + 1 - _ROWS)}px)}}"
-        for number, line in enumerate(lines)
-        if number >= _ROWS
-    ]
-    yield f"@keyframes scroll{{0%{{transform:none}}{''.join(steps)}}}"
-    yield "#all{animation:scroll step-end infinite}"
-    yield "@media (prefers-reduced-motion:reduce){g *,#all{animation:none}}"
-    yield "</style>"
+    yield f"<style>{_SHEET}{''.join(_animations(lines, length))}</style>"
     yield '<rect width="100%" height="100%" rx="8" fill="#0d1117"/>'
     for at, colour in enumerate(("#ff5f57", "#febc2e", "#28c840")):
         yield f'<circle cx="{_LEFT + 6 + at * 20}" cy="20" r="6" fill="{colour}"/>'
-    yield f'<svg y="{_TOP - _LINE}" height="{_ROWS * _LINE + 8}" width="100%" overflow="hidden">'
-    yield f'<g><g id="all" style="animation-duration:{length:.1f}s">'
+    yield f'<svg y="{_TOP - _LINE + 5}" height="{_ROWS * _LINE + 4}" width="100%"><g id="all">'
     for number, line in enumerate(lines):
-        style = next((s for word, s in _STYLE.items() if word in line.text), "")
+        style = next((each for word, each in _STYLES.items() if word in line.text), "")
         yield (
-            f'<text id="l{number}" class="{style}" x="{_LEFT}" y="{(number + 1) * _LINE}">'
+            f'<text id="l{number}" class="{style}" x="{_LEFT}" y="{(number + 1) * _LINE - 5}">'
             f"{html.escape(line.text).replace(' ', chr(160))}</text>"
         )
-    yield "</g></g></svg>"
     note = f"Recorded by make film. It took {seconds:.0f} s; pauses are shortened."
-    yield f'<text class="note" x="{_LEFT}" y="{height - 12}">{note}</text></svg>'
+    yield f'</g></svg><text class="note" x="{_LEFT}" y="{height - 12}">{note}</text></svg>'
+
+
+def _animations(lines: list[Shown], length: float) -> Iterator[str]:
+    """Let each line appear at its share of the film, and the screen scroll when it is full."""
+    steps = []
+    for number, line in enumerate(lines):
+        share = line.at / length * 100
+        yield f"@keyframes l{number}{{0%,{share:.2f}%{{opacity:0}}"
+        yield f"{share + 0.01:.2f}%,100%{{opacity:1}}}}"
+        yield f"#l{number}{{animation:l{number} {length:.1f}s infinite}}"
+        if (hidden := number + 1 - _ROWS) > 0:
+            steps.append(f"{share:.2f}%{{transform:translateY({-_LINE * hidden}px)}}")
+    yield f"@keyframes scroll{{0%{{transform:none}}{''.join(steps)}}}"
+    yield f"#all{{animation:scroll {length:.1f}s step-end infinite}}"
+    yield "@media (prefers-reduced-motion:reduce){text,#all{animation:none!important}}"
 
 
 def main(target: Path) -> None:
