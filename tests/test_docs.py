@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
-
 from dagster_cloud_cli.config.models import load_dagster_cloud_yaml
 
 from oncelake.assets.checks.checks import check_specs
