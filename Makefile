@@ -12,7 +12,7 @@ export UV_SYSTEM_CERTS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots film wheel-test ranges unit docs lint format lock clean
+.PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots film wheel-test ranges unit docs site lint format lock clean
 .PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
 .PHONY: catalogs world-rest
 
@@ -142,6 +142,9 @@ world-rest: setup ## proof: Try an Iceberg REST catalog of your own (URI=https:/
 
 docs: setup ## daily: Build the documentation as a site in site/, strictly
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict
+
+site: setup ## release: Build the documentation of every tagged version, and of this one, in site/
+	@$(bin)/python -m bench.site site
 
 lint: setup ## daily: Check format, style, types and the import law
 	@$(bin)/ruff format --check
