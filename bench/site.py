@@ -30,28 +30,28 @@ def build(source: Path, into: Path) -> None:
 
 
 @contextmanager
-def checked_out(tag: str) -> Iterator[Path]:
+def checked_out(tag: str, root: Path) -> Iterator[Path]:
     """Check a tag out, in a folder for as long as it is needed."""
     with tempfile.TemporaryDirectory() as folder:
         add = ["git", "worktree", "add", "--quiet", "--detach", folder, tag]
-        subprocess.run(add, cwd=ROOT, check=True)
+        subprocess.run(add, cwd=root, check=True)
         try:
             yield Path(folder)
         finally:
             remove = ["git", "worktree", "remove", "--force", folder]
-            subprocess.run(remove, cwd=ROOT, check=True)
+            subprocess.run(remove, cwd=root, check=True)
 
 
-def main(site: Path) -> None:
+def main(site: Path, root: Path = ROOT) -> None:
     """Build every version, and tell each of the others."""
-    newest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    newest = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
     listed = ["git", "tag", "--list", "v*", "--sort=-version:refname"]
-    tags = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    tags = subprocess.run(listed, cwd=root, check=True, capture_output=True, text=True).stdout
     versions = [newest]
-    build(ROOT, site / newest)
+    build(root, site / newest)
     for tag in tags.split():
         if (version := tag.removeprefix("v")) not in versions:
-            with checked_out(tag) as source:
+            with checked_out(tag, root) as source:
                 build(source, site / version)
             versions.append(version)
     known = [{"version": each, "title": each, "aliases": []} for each in versions]
