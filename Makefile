@@ -15,7 +15,6 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test ranges unit docs lint format lock clean
 .PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
 .PHONY: catalogs world-rest
-.PHONY: film site
 
 help: ## daily: List the targets
 	@for group in daily proof release; do \
@@ -64,6 +63,7 @@ readers: setup .venv-readers/.installed ## proof: Let DuckDB, Polars, pyiceberg,
 screenshots: export SCREENSHOTS := 1
 screenshots: test-ui ## release: The same, and take the pictures of the docs on the way
 
+.PHONY: film
 film: setup ## release: Record what README's first screen shows: a run is killed, and its table proven
 	@$(bin)/python -m tests.ui.film docs/images/killed.svg
 
@@ -144,6 +144,7 @@ world-rest: setup ## proof: Try an Iceberg REST catalog of your own (URI=https:/
 docs: setup ## daily: Build the documentation as a site in site/, strictly
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict
 
+.PHONY: site
 site: setup ## release: Build the documentation of every tagged version, and of this one, in site/
 	@$(bin)/python -m bench.site site
 
