@@ -60,12 +60,12 @@ test-ui: setup .jars/.tests-fetched ## daily: Click through Dagster's UI in Chro
 readers: setup .venv-readers/.installed ## proof: Let DuckDB, Polars, pyiceberg, delta-rs and Spark read our tables
 	@ONCELAKE_READERS=$(CURDIR)/.venv-readers/bin/python $(bin)/pytest tests/readers
 
-screenshots: export SCREENSHOTS := 1
-screenshots: test-ui ## release: The same, and take the pictures of the docs on the way
-
 .PHONY: film
 film: setup ## release: Record what README's first screen shows: a run is killed, and its table proven
 	@$(bin)/python -m tests.ui.film docs/images/killed.svg
+
+screenshots: export SCREENSHOTS := 1
+screenshots: test-ui ## release: The same, and take the pictures of the docs on the way
 
 wheel-test: setup ## release: Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too)
 	@FRESH=$(FRESH) $(bin)/python -m tests.wheel
