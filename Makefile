@@ -60,6 +60,10 @@ test-ui: setup .jars/.tests-fetched ## daily: Click through Dagster's UI in Chro
 readers: setup .venv-readers/.installed ## proof: Let DuckDB, Polars, pyiceberg, delta-rs and Spark read our tables
 	@ONCELAKE_READERS=$(CURDIR)/.venv-readers/bin/python $(bin)/pytest tests/readers
 
+.PHONY: film
+film: setup ## release: Record what README's first screen shows: a run is killed, and its table proven
+	@$(bin)/python -m tests.ui.film docs/images/killed.svg
+
 screenshots: export SCREENSHOTS := 1
 screenshots: test-ui ## release: The same, and take the pictures of the docs on the way
 
@@ -139,6 +143,10 @@ world-rest: setup ## proof: Try an Iceberg REST catalog of your own (URI=https:/
 
 docs: setup ## daily: Build the documentation as a site in site/, strictly
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict
+
+.PHONY: site
+site: setup ## release: Build the documentation of every tagged version, and of this one, in site/
+	@$(bin)/python -m bench.site site
 
 lint: setup ## daily: Check format, style, types and the import law
 	@$(bin)/ruff format --check

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from dagster_cloud_cli.config.models import load_dagster_cloud_yaml
 
 from oncelake.assets.checks.checks import check_specs
 from oncelake.ingestion import errors
@@ -148,6 +149,16 @@ def test_the_fields_of_json_documents_are_listed() -> None:
     status = _status_document(StreamStatus(stream="s", table="t"))
 
     assert {name for name in (*run, *status) if f"`{name}`" not in page} == set()
+
+
+def test_the_file_of_dagster_plus_is_valid() -> None:
+    """Dagster's own command line reads the code location that the page shows."""
+    [shown] = YAML.findall((ROOT / "docs" / "dagster-plus.md").read_text())
+
+    [location] = load_dagster_cloud_yaml(shown).locations
+
+    module = location.code_source and location.code_source.module_name
+    assert import_module(str(module)).defs is not None
 
 
 def test_the_runbook_has_every_error() -> None:

@@ -173,7 +173,7 @@ def _line(topic: str, sample: Any) -> str:
     if sample.offset is not None:
         about.append(f"{topic}-{sample.partition} offset {sample.offset}")
     both = (
-        f"{name} " + ", ".join(f"{side} {value}" for side, value in sides.items())
+        f"{name} " + ", ".join(f"{side} {'null' if v is None else v}" for side, v in sides.items())
         for name, sides in sample.values.items()
     )
     return f"{' · '.join(about)}: {sample.what}: {'; '.join(both)}"
