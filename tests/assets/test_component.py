@@ -16,6 +16,7 @@ import yaml
 
 from oncelake.assets.assets import Results, execute_stream
 from oncelake.assets.component import Streams
+from oncelake.assets.conditions import when_new_and_green
 from oncelake.assets.doctor.runs import Runs
 from oncelake.assets.refusals import standing_refusal
 from oncelake.assets.scaffolder import StreamsParameters, StreamsScaffolder
@@ -140,6 +141,23 @@ def test_conditions_have_the_sensor_that_the_page_starts(
     own, of_dagster = states.get("oncelake_conditions"), "default_automation_condition_sensor"
     assert own == state
     assert states.get(of_dagster) == (None if state else "stopped")
+
+
+@pytest.mark.parametrize("module", ["oncelake", ".template_vars"])
+def test_the_condition_behind_a_stream_is_a_template_variable(
+    project: Project, module: str
+) -> None:
+    """A page names `oncelake` as its module, or one of its own that imports the condition."""
+    project.declare(orders=ORDERS)
+    own = project.at / "template_vars.py"
+    own.write_text(f"{own.read_text()}\n\nfrom oncelake import when_new_and_green\n")
+    translation = {"automation_condition": "{{ when_new_and_green }}"}
+    page = {**PAGE, "template_vars_module": module, "post_processing": {}}
+
+    graph = project.load(page, translation=translation).resolve_asset_graph()
+
+    condition = graph.get(dg.AssetKey("orders")).automation_condition
+    assert condition == when_new_and_green()
 
 
 def test_streams_are_declared_inline(project: Project) -> None:
