@@ -28,7 +28,7 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import BatchWithheldError, TerminalError, TransientError
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
-from oncelake.resources.part import settings_of
+from oncelake.resources.part import SettingsPart, settings_of
 from oncelake.resources.spark import SparkResource
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ Engine = Callable[[StreamSpec, Settings, SparkResource, str, Say], "RunReport"]
 Results = Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]
 Execute = Callable[[dg.AssetExecutionContext, DeclaredStream], Results]
 
-RESOURCES = ("oncelake_kafka", "oncelake_lake", "oncelake_spark")
 # For what passes by itself: another run holds the stream, Kafka restarts. Not a RetryPolicy: that
 # would also retry a run that somebody terminates.
 RETRY_AFTER_SECONDS = (10, 20)
@@ -71,7 +70,7 @@ def ingest_asset(
         specs=[spec.merge_attributes(metadata=translation.links(declared.name))],
         check_specs=check_specs(declared, translation),
         pool=declared.name,
-        required_resource_keys={*RESOURCES},
+        required_resource_keys={*translation.resource_keys()},
         can_subset=True,
     )
     def ingest(context: dg.AssetExecutionContext):  # type: ignore[no-untyped-def]
@@ -92,8 +91,9 @@ def execute_stream(
     key, run_id = translation.key(declared.name), context.run.run_id
     is_run = key in context.selected_asset_keys
     asked = {check.name for check in context.selected_asset_check_keys}
-    with _settings_for(context, declared) as settings:
-        spec, spark = declared.require_spec(), context.resources.oncelake_spark
+    resources = translation.resources(context)
+    with _settings_for(context, declared, resources) as settings:
+        spec, spark = declared.require_spec(), resources[-1]
         if is_run:
             try:
                 report = engine(spec, settings, spark, run_id, context.log.info)
@@ -150,13 +150,13 @@ def _withheld(
 
 @contextmanager
 def _settings_for(
-    context: dg.AssetExecutionContext, declared: DeclaredStream
+    context: dg.AssetExecutionContext, declared: DeclaredStream, resources: Sequence[SettingsPart]
 ) -> Iterator[Settings]:
     """Read the settings; remember a refusal, and try again what passes by itself."""
     with translate_errors(declared.name):
         settings = None
         try:
-            settings = settings_of(*(getattr(context.resources, name) for name in RESOURCES))
+            settings = settings_of(*resources)
             yield settings
         except TerminalError as error:
             state = state_of(declared, settings) if settings else "the settings are wrong"

@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, create_model
 
 from oncelake.assets.alerts import alert_sensors
 from oncelake.assets.asset_specs import asset_spec, side_specs, topic_spec, topics_of
-from oncelake.assets.assets import RESOURCES, Results, execute_stream, ingest_asset
+from oncelake.assets.assets import Results, execute_stream, ingest_asset
 from oncelake.assets.checks.proof import verify_job
 from oncelake.assets.follow import follow_job, follow_sensor
 from oncelake.assets.jobs.backfill import replay_assets
@@ -184,7 +184,7 @@ class Streams(dg.Component, dg.Resolvable):
         read = [each.spec for each in streams if each.spec is not None]
         shared = dg.Definitions(
             assets=[self._topic_spec(topic) for topic in topics_of(read)],
-            resources=dict(zip(RESOURCES, (kafka, lake, spark), strict=True)),
+            resources=dict(zip(translation.resource_keys(), (kafka, lake, spark), strict=True)),
             jobs=[
                 ingest_job(streams, translation),
                 operate_job(translation),
