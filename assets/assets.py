@@ -19,7 +19,7 @@ from oncelake.assets.checks.checks import (
 )
 from oncelake.assets.checks.evidence import gather, standing_report
 from oncelake.assets.failures import StreamRetryError, translate_errors
-from oncelake.assets.metadata import earlier_events, metadata_of
+from oncelake.assets.metadata import cpu_seconds, earlier_events, metadata_of
 from oncelake.assets.refusals import remember_refusal, state_of
 from oncelake.assets.together import Say, join_siblings, run_stream
 from oncelake.assets.translation import AS_DECLARED, Translation
@@ -88,7 +88,7 @@ def execute_stream(
     translation: Translation = AS_DECLARED,
 ) -> Results:
     """Run a stream once, and yield what came out, with its checks; or execute checks alone."""
-    key, run_id = translation.key(declared.name), context.run.run_id
+    key, run_id, began = translation.key(declared.name), context.run.run_id, cpu_seconds()
     is_run = key in context.selected_asset_keys
     asked = {check.name for check in context.selected_asset_check_keys}
     resources = translation.resources(context)
@@ -118,9 +118,12 @@ def execute_stream(
         hit(Failpoint.EVIDENCE_GATHERED)
         for event in earlier_events(evidence, context.instance, by=run_id):
             context.log_event(event)
+        # Of streams that run at once nobody knows whose it is.
+        is_alone = (run_id, declared.name) not in spark.together
+        used = {"cpu_seconds": round(cpu_seconds() - began, 2)} if is_alone else {}
         yield dg.MaterializeResult(
             asset_key=key,
-            metadata=metadata_of(evidence),
+            metadata={**metadata_of(evidence), **used},
             check_results=results,
             data_version=dg.DataVersion(evidence.data_version),
         )

@@ -150,7 +150,7 @@ class Streams(dg.Component, dg.Resolvable):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Wire the streams that are declared here, or in the folder that is named."""
-        return self.definitions(context.path if context.path.is_dir() else context.path.parent)
+        return self.definitions(folder_of(context))
 
     def definitions(self, base: Path = Path()) -> dg.Definitions:
         """Wire the streams; a folder of their files that is relative begins at ``base``."""
@@ -164,8 +164,8 @@ class Streams(dg.Component, dg.Resolvable):
         if isinstance(self.streams, str):
             folder = base / self.streams
         else:
-            folder = _write(self.streams, load_settings(**lake.given()).state)
-        return LakeResource(lake=self.lake, state=self.state, streams=str(folder.absolute()))
+            folder = write_files(_as_files(self.streams), load_settings(**lake.given()).state)
+        return lake.reading(folder)
 
     def _wire(self, lake: LakeResource) -> dg.Definitions:
         settings = load_settings(**lake.given())
@@ -273,6 +273,11 @@ class Streams(dg.Component, dg.Resolvable):
         return self._topic_spec(topic).key
 
 
+def folder_of(context: dg.ComponentLoadContext) -> Path:
+    """Return the folder of a component, which may be one file."""
+    return context.path if context.path.is_dir() else context.path.parent
+
+
 _STATES: Final = {
     "running": dg.DefaultSensorStatus.RUNNING,
     "stopped": dg.DefaultSensorStatus.STOPPED,
@@ -292,22 +297,30 @@ def _nothing_is_garbage() -> Iterator[None]:
         atexit.register(gc.unfreeze)
 
 
-def _write(streams: Mapping[str, Mapping[str, Any]], state: Path) -> Path:
-    """Write streams as files, which runs read again; what was written once stays as it is.
+def _as_files(streams: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+    """Return the files that would declare streams.
 
     Raises:
         InvalidSpecError: a name is that of no file.
     """
-    texts = {name: json.dumps(fields, indent=2, default=str) for name, fields in streams.items()}
-    if wrong := [name for name in texts if Path(name).name != name]:
+    if wrong := [name for name in streams if Path(name).name != name]:
         raise InvalidSpecError(f"streams: {wrong[0]!r} is no name of a stream; write letters")
-    digest = hashlib.sha256(json.dumps(texts, sort_keys=True).encode()).hexdigest()[:16]
+    return {
+        f"{name}.yaml": json.dumps(fields, indent=2, default=str).encode()
+        for name, fields in streams.items()
+    }
+
+
+def write_files(files: Mapping[str, bytes], state: Path) -> Path:
+    """Write a folder of streams that runs read again; what was written once stays as it is."""
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    digest = hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()[:16]
     folder = state / "declared" / digest
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        path, written = folder / f"{name}.yaml", folder / f".{name}.{os.getpid()}"
+    for name, content in files.items():
+        path, written = folder / name, folder / f".{name}.{os.getpid()}"
         if not path.exists():
-            written.write_text(text)
+            written.write_bytes(content)
             written.replace(path)
     return folder
 

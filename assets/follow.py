@@ -111,9 +111,7 @@ def follow_sensor(
         description="Keeps one run alive that follows all streams",
         required_resource_keys={*translation.resource_keys(ASKING)},
     )
-    def sense(
-        context: dg.SensorEvaluationContext,
-    ) -> Tick:
+    def sense(context: dg.SensorEvaluationContext, **_: object) -> Tick:
         instance = context.instance
         try:
             runs = Runs(instance, settings_of(*translation.resources(context, ASKING)), [])

@@ -75,9 +75,7 @@ def lag_sensor(
         description="Starts a run of each stream of which Kafka holds records it has not read",
         required_resource_keys={*translation.resource_keys(ASKING)},
     )
-    def sense(
-        context: dg.SensorEvaluationContext,
-    ) -> Tick:
+    def sense(context: dg.SensorEvaluationContext, **_: object) -> Tick:
         try:
             asked = translation.resources(context, ASKING)
             settings = settings_of(*asked, most_seconds=_MOST_SECONDS)
@@ -103,9 +101,7 @@ def ingest_schedule(
     if spec.schedule is None:
         return None
 
-    def due(
-        context: dg.ScheduleEvaluationContext,
-    ) -> dg.RunRequest | dg.SkipReason:
+    def due(context: dg.ScheduleEvaluationContext, **_: object) -> dg.RunRequest | dg.SkipReason:
         if reload_stream(declared) is None:
             return dg.SkipReason(_is_gone(declared))
         asked = translation.resources(context, ASKING)

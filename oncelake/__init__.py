@@ -12,9 +12,21 @@ if TYPE_CHECKING:
     from oncelake.assets.checks.audited import audited
     from oncelake.assets.component import JobNames, SensorStates, Streams
     from oncelake.assets.conditions import when_new_and_green
+    from oncelake.assets.state import StateBackedStreams
 
-__all__ = ["JobNames", "SensorStates", "Streams", "audited", "when_new_and_green"]
-_MODULES = {"audited": "checks.audited", "when_new_and_green": "conditions"}
+__all__ = [
+    "JobNames",
+    "SensorStates",
+    "StateBackedStreams",
+    "Streams",
+    "audited",
+    "when_new_and_green",
+]
+_MODULES = {
+    "StateBackedStreams": "state",
+    "audited": "checks.audited",
+    "when_new_and_green": "conditions",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -43,9 +43,7 @@ def retention_sensor(
         description="Tells of records that Kafka may delete before a stream has read them",
         required_resource_keys={*translation.resource_keys(ASKING)},
     )
-    def sense(
-        context: dg.SensorEvaluationContext,
-    ) -> dg.SensorResult | dg.SkipReason:
+    def sense(context: dg.SensorEvaluationContext, **_: object) -> dg.SensorResult | dg.SkipReason:
         from oncelake.ingestion.kafka.admin import Kafka
         from oncelake.ingestion.operations.upkeep.retention import retention_now
 
