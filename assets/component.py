@@ -77,13 +77,16 @@ class SensorStates(dg.Model, dg.Resolvable):
     lag: State = "stopped"
     follow: State = "stopped"
     retention: State | None = Field(None, description="Left out: running, if alerts are posted.")
+    failed_runs: State = Field(
+        "running", description="Of alerts: posts each failed run of the whole code location."
+    )
     conditions: State | None = Field(
         None, description="Of automation conditions. Left out: Dagster's own sensor sees to them."
     )
 
 
 class JobNames(dg.Model, dg.Resolvable):
-    """The names of jobs, sensors, schedules and ops."""
+    """The names of jobs, sensors, schedules, ops and resources."""
 
     prefix: str = Field("", description="What the name of each begins with.")
 
@@ -224,7 +227,11 @@ class Streams(dg.Component, dg.Resolvable):
             )
         if webhook is None:
             return sensors
-        return [*sensors, *alert_sensors(streams, webhook.get_secret_value(), translation)]
+        failed_runs = _STATES[states.failed_runs]
+        return [
+            *sensors,
+            *alert_sensors(streams, webhook.get_secret_value(), translation, failed_runs),
+        ]
 
     def _of_stream(
         self, declared: DeclaredStream, spec: dg.AssetSpec, siblings: Sequence[DeclaredStream] = ()

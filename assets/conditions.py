@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dagster as dg
 
 
 @dg.template_var
-def when_new_and_green() -> dg.AutomationCondition[dg.AssetKey]:
+def when_new_and_green() -> dg.AutomationCondition[Any]:
     """Return the condition that an asset is run once the streams it reads have new, checked rows.
 
     Dagster's own ``eager`` also starts behind a red check, and behind a run that found nothing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tomllib
 import traceback
@@ -242,6 +243,32 @@ def test_it_stands_beside_what_a_team_has(project: Project) -> None:
     assert theirs.executor_def is dg.multiprocess_executor
     assert ours.executor_def is dg.in_process_executor
     assert {node.name for node in repository.get_job("oncelake_operate_job").nodes} == {"operate"}
+
+
+def test_several_components_stand_in_one_code_location(project: Project) -> None:
+    """Prefixes tell apart all that they bring; a topic that both read is one asset."""
+    project.declare(orders=ORDERS)
+    other = project.defs / "other"
+    shutil.copytree(project.at, other)
+    translation = {"key_prefix": ["other"]}
+    own = {"jobs": {"prefix": "other_"}, "translation": translation, "sensors": {}}
+    attributes = {**PAGE["attributes"], **own, "lake": str(project.root / "other")}
+    page = {**PAGE, "attributes": attributes, "post_processing": {}}
+    (other / "defs.yaml").write_text(yaml.safe_dump(page))
+
+    defs = project.load()
+
+    dg.Definitions.validate_loadable(defs)
+    repository, graph = defs.get_repository_def(), defs.resolve_asset_graph()
+    sensors = {each.name for each in repository.sensor_defs}
+    assert {"oncelake_lag", "oncelake_retention", "other_lag", "other_retention"} <= sensors
+    assert {"oncelake_lake", "other_oncelake_lake"} <= repository.get_top_level_resources().keys()
+    for key, lake in (
+        (KEY, "oncelake_lake"),
+        (dg.AssetKey(["other", "orders"]), "other_oncelake_lake"),
+    ):
+        assert graph.get(key).parent_keys == {dg.AssetKey(["kafka", "prod", "orders"])}
+        assert lake in repository.assets_defs_by_key[key].required_resource_keys
 
 
 def test_a_component_of_ones_own_says_more(
