@@ -20,7 +20,7 @@ from oncelake.ingestion.declaration.files.topics import KEPT_BY, FoundTopic, wri
 from oncelake.ingestion.errors import InvalidSpecError
 from tests.assets.test_component import ORDERS, Project, project
 from tests.support.long import twins
-from tests.support.world import World, environment_of, row
+from tests.support.world import ROOT, World, environment_of, row
 
 __all__ = ["project"]
 pytestmark = [
@@ -81,7 +81,7 @@ class Team:
     def type(self, *words: str, kafka: str | None = None) -> str:
         """Type a command, and return what it says."""
         environment = {**environment_of(self.world.settings), "DAGSTER_HOME": f"{self.root}/home"}
-        environment["PYTHONPATH"] += f":{self.root}"
+        environment |= {"PYTHONPATH": f"{ROOT}:{self.root}", "ONCELAKE_READER": "librdkafka"}
         environment |= {"ONCELAKE_KAFKA": kafka} if kafka else {}
         done = subprocess.run(
             [str(Path(sys.executable).parent / words[0]), *words[1:]],
@@ -113,7 +113,8 @@ def test_topics_that_dagster_keeps_are_streams_without_kafka(
     unknown = team.streams()
     team.type("dg", "utils", "refresh-defs-state")
     found = team.streams()
-    team.type("dagster", "asset", "materialize", "--select", "shop_users,sales", *MODULE)
+    both = "key:shop_users or key:sales"
+    team.type("dagster", "asset", "materialize", "--select", both, *MODULE)
     world.admin.delete_topics([users])[users].result(30)
     world.add_topic(".bills")
 
