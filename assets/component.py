@@ -126,6 +126,12 @@ class Streams(dg.Component, dg.Resolvable):
     side_assets: Annotated[
         bool, dg.Resolver.default(description="Whether quarantine and ledger are assets.")
     ] = True
+    topic_assets: Annotated[
+        bool,
+        dg.Resolver.default(
+            description="Whether topics are assets here; of two components that read one, in one."
+        ),
+    ] = True
     translation: (
         Annotated[
             TranslationFn[StreamSpec],
@@ -186,7 +192,7 @@ class Streams(dg.Component, dg.Resolvable):
         upkeep = maintain_job(streams, translation)
         read = [each.spec for each in streams if each.spec is not None]
         shared = dg.Definitions(
-            assets=[self._topic_spec(topic) for topic in topics_of(read)],
+            assets=[self._topic_spec(topic) for topic in topics_of(read) if self.topic_assets],
             resources=dict(zip(translation.resource_keys(), (kafka, lake, spark), strict=True)),
             jobs=[
                 ingest_job(streams, translation),

@@ -251,8 +251,8 @@ def test_several_components_stand_in_one_code_location(project: Project) -> None
     other = project.defs / "other"
     shutil.copytree(project.at, other)
     translation = {"key_prefix": ["other"]}
-    own = {"jobs": {"prefix": "other_"}, "translation": translation, "sensors": {}}
-    attributes = {**PAGE["attributes"], **own, "lake": str(project.root / "other")}
+    own = {"jobs": {"prefix": "other_"}, "translation": translation, "topic_assets": False}
+    attributes = {**PAGE["attributes"], **own, "sensors": {}, "lake": str(project.root / "other")}
     page = {**PAGE, "attributes": attributes, "post_processing": {}}
     (other / "defs.yaml").write_text(yaml.safe_dump(page))
 
