@@ -98,7 +98,7 @@ class Team:
     def streams(self) -> set[str]:
         """Return the assets of streams that are there, without a Kafka that answers."""
         listed = json.loads(self.type("dg", "list", "defs", "--json", kafka="127.0.0.1:1"))
-        keys = {each["key"] for each in listed["assets"]}
+        keys = {each["asset_key"] for each in listed["assets"]}
         return {key for key in keys if "/" not in key and "__" not in key}
 
 
