@@ -47,17 +47,25 @@ _Seen = dict[str, tuple[float, str]]
 
 
 def alert_sensors(
-    streams: Sequence[DeclaredStream], webhook: str, translation: Translation = AS_DECLARED
+    streams: Sequence[DeclaredStream],
+    webhook: str,
+    translation: Translation = AS_DECLARED,
+    failed_runs: dg.DefaultSensorStatus = _RUNNING,
 ) -> list[dg.SensorDefinition]:
     """Return the sensors that post to a webhook."""
-    return [_failed_runs(webhook, translation), _failed_checks(streams, webhook, translation)]
+    return [
+        _failed_runs(webhook, translation, failed_runs),
+        _failed_checks(streams, webhook, translation),
+    ]
 
 
-def _failed_runs(webhook: str, translation: Translation) -> dg.SensorDefinition:
+def _failed_runs(
+    webhook: str, translation: Translation, status: dg.DefaultSensorStatus
+) -> dg.SensorDefinition:
     @dg.sensor(
         name=translation.name("alert_failed_runs"),
         minimum_interval_seconds=15,
-        default_status=_RUNNING,
+        default_status=status,
         description="Posts to ONCELAKE_ALERT_WEBHOOK when a run fails or is refused",
     )
     def tell(context: dg.SensorEvaluationContext) -> dg.SensorResult:

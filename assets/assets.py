@@ -19,7 +19,7 @@ from oncelake.assets.checks.checks import (
 )
 from oncelake.assets.checks.evidence import gather, standing_report
 from oncelake.assets.failures import StreamRetryError, translate_errors
-from oncelake.assets.metadata import earlier_events, metadata_of
+from oncelake.assets.metadata import cpu_seconds, earlier_events, metadata_of
 from oncelake.assets.refusals import remember_refusal, state_of
 from oncelake.assets.together import Say, join_siblings, run_stream
 from oncelake.assets.translation import AS_DECLARED, Translation
@@ -28,7 +28,7 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import BatchWithheldError, TerminalError, TransientError
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
-from oncelake.resources.part import settings_of
+from oncelake.resources.part import SettingsPart, settings_of
 from oncelake.resources.spark import SparkResource
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ Engine = Callable[[StreamSpec, Settings, SparkResource, str, Say], "RunReport"]
 Results = Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]
 Execute = Callable[[dg.AssetExecutionContext, DeclaredStream], Results]
 
-RESOURCES = ("oncelake_kafka", "oncelake_lake", "oncelake_spark")
 # For what passes by itself: another run holds the stream, Kafka restarts. Not a RetryPolicy: that
 # would also retry a run that somebody terminates.
 RETRY_AFTER_SECONDS = (10, 20)
@@ -71,7 +70,7 @@ def ingest_asset(
         specs=[spec.merge_attributes(metadata=translation.links(declared.name))],
         check_specs=check_specs(declared, translation),
         pool=declared.name,
-        required_resource_keys={*RESOURCES},
+        required_resource_keys={*translation.resource_keys()},
         can_subset=True,
     )
     def ingest(context: dg.AssetExecutionContext):  # type: ignore[no-untyped-def]
@@ -89,11 +88,12 @@ def execute_stream(
     translation: Translation = AS_DECLARED,
 ) -> Results:
     """Run a stream once, and yield what came out, with its checks; or execute checks alone."""
-    key, run_id = translation.key(declared.name), context.run.run_id
+    key, run_id, began = translation.key(declared.name), context.run.run_id, cpu_seconds()
     is_run = key in context.selected_asset_keys
     asked = {check.name for check in context.selected_asset_check_keys}
-    with _settings_for(context, declared) as settings:
-        spec, spark = declared.require_spec(), context.resources.oncelake_spark
+    resources = translation.resources(context)
+    with _settings_for(context, declared, resources) as settings:
+        spec, spark = declared.require_spec(), resources[-1]
         if is_run:
             try:
                 report = engine(spec, settings, spark, run_id, context.log.info)
@@ -118,9 +118,12 @@ def execute_stream(
         hit(Failpoint.EVIDENCE_GATHERED)
         for event in earlier_events(evidence, context.instance, by=run_id):
             context.log_event(event)
+        # Of streams that run at once nobody knows whose it is.
+        is_alone = (run_id, declared.name) not in spark.together
+        used = {"cpu_seconds": round(cpu_seconds() - began, 2)} if is_alone else {}
         yield dg.MaterializeResult(
             asset_key=key,
-            metadata=metadata_of(evidence),
+            metadata={**metadata_of(evidence), **used},
             check_results=results,
             data_version=dg.DataVersion(evidence.data_version),
         )
@@ -150,13 +153,13 @@ def _withheld(
 
 @contextmanager
 def _settings_for(
-    context: dg.AssetExecutionContext, declared: DeclaredStream
+    context: dg.AssetExecutionContext, declared: DeclaredStream, resources: Sequence[SettingsPart]
 ) -> Iterator[Settings]:
     """Read the settings; remember a refusal, and try again what passes by itself."""
     with translate_errors(declared.name):
         settings = None
         try:
-            settings = settings_of(*(getattr(context.resources, name) for name in RESOURCES))
+            settings = settings_of(*resources)
             yield settings
         except TerminalError as error:
             state = state_of(declared, settings) if settings else "the settings are wrong"

@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, create_model
 
 from oncelake.assets.alerts import alert_sensors
 from oncelake.assets.asset_specs import asset_spec, side_specs, topic_spec, topics_of
-from oncelake.assets.assets import RESOURCES, Results, execute_stream, ingest_asset
+from oncelake.assets.assets import Results, execute_stream, ingest_asset
 from oncelake.assets.checks.proof import verify_job
 from oncelake.assets.follow import follow_job, follow_sensor
 from oncelake.assets.jobs.backfill import replay_assets
@@ -77,13 +77,16 @@ class SensorStates(dg.Model, dg.Resolvable):
     lag: State = "stopped"
     follow: State = "stopped"
     retention: State | None = Field(None, description="Left out: running, if alerts are posted.")
+    failed_runs: State = Field(
+        "running", description="Of alerts: posts each failed run of the whole code location."
+    )
     conditions: State | None = Field(
         None, description="Of automation conditions. Left out: Dagster's own sensor sees to them."
     )
 
 
 class JobNames(dg.Model, dg.Resolvable):
-    """The names of jobs, sensors, schedules and ops."""
+    """The names of jobs, sensors, schedules, ops and resources."""
 
     prefix: str = Field("", description="What the name of each begins with.")
 
@@ -123,6 +126,12 @@ class Streams(dg.Component, dg.Resolvable):
     side_assets: Annotated[
         bool, dg.Resolver.default(description="Whether quarantine and ledger are assets.")
     ] = True
+    topic_assets: Annotated[
+        bool,
+        dg.Resolver.default(
+            description="Whether topics are assets here; of two components that read one, in one."
+        ),
+    ] = True
     translation: (
         Annotated[
             TranslationFn[StreamSpec],
@@ -150,7 +159,7 @@ class Streams(dg.Component, dg.Resolvable):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Wire the streams that are declared here, or in the folder that is named."""
-        return self.definitions(context.path if context.path.is_dir() else context.path.parent)
+        return self.definitions(folder_of(context))
 
     def definitions(self, base: Path = Path()) -> dg.Definitions:
         """Wire the streams; a folder of their files that is relative begins at ``base``."""
@@ -164,8 +173,8 @@ class Streams(dg.Component, dg.Resolvable):
         if isinstance(self.streams, str):
             folder = base / self.streams
         else:
-            folder = _write(self.streams, load_settings(**lake.given()).state)
-        return LakeResource(lake=self.lake, state=self.state, streams=str(folder.absolute()))
+            folder = write_files(_as_files(self.streams), load_settings(**lake.given()).state)
+        return lake.reading(folder)
 
     def _wire(self, lake: LakeResource) -> dg.Definitions:
         settings = load_settings(**lake.given())
@@ -183,8 +192,8 @@ class Streams(dg.Component, dg.Resolvable):
         upkeep = maintain_job(streams, translation)
         read = [each.spec for each in streams if each.spec is not None]
         shared = dg.Definitions(
-            assets=[self._topic_spec(topic) for topic in topics_of(read)],
-            resources=dict(zip(RESOURCES, (kafka, lake, spark), strict=True)),
+            assets=[self._topic_spec(topic) for topic in topics_of(read) if self.topic_assets],
+            resources=dict(zip(translation.resource_keys(), (kafka, lake, spark), strict=True)),
             jobs=[
                 ingest_job(streams, translation),
                 operate_job(translation),
@@ -224,7 +233,11 @@ class Streams(dg.Component, dg.Resolvable):
             )
         if webhook is None:
             return sensors
-        return [*sensors, *alert_sensors(streams, webhook.get_secret_value(), translation)]
+        failed_runs = _STATES[states.failed_runs]
+        return [
+            *sensors,
+            *alert_sensors(streams, webhook.get_secret_value(), translation, failed_runs),
+        ]
 
     def _of_stream(
         self, declared: DeclaredStream, spec: dg.AssetSpec, siblings: Sequence[DeclaredStream] = ()
@@ -273,6 +286,11 @@ class Streams(dg.Component, dg.Resolvable):
         return self._topic_spec(topic).key
 
 
+def folder_of(context: dg.ComponentLoadContext) -> Path:
+    """Return the folder of a component, which may be one file."""
+    return context.path if context.path.is_dir() else context.path.parent
+
+
 _STATES: Final = {
     "running": dg.DefaultSensorStatus.RUNNING,
     "stopped": dg.DefaultSensorStatus.STOPPED,
@@ -292,22 +310,30 @@ def _nothing_is_garbage() -> Iterator[None]:
         atexit.register(gc.unfreeze)
 
 
-def _write(streams: Mapping[str, Mapping[str, Any]], state: Path) -> Path:
-    """Write streams as files, which runs read again; what was written once stays as it is.
+def _as_files(streams: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+    """Return the files that would declare streams.
 
     Raises:
         InvalidSpecError: a name is that of no file.
     """
-    texts = {name: json.dumps(fields, indent=2, default=str) for name, fields in streams.items()}
-    if wrong := [name for name in texts if Path(name).name != name]:
+    if wrong := [name for name in streams if Path(name).name != name]:
         raise InvalidSpecError(f"streams: {wrong[0]!r} is no name of a stream; write letters")
-    digest = hashlib.sha256(json.dumps(texts, sort_keys=True).encode()).hexdigest()[:16]
+    return {
+        f"{name}.yaml": json.dumps(fields, indent=2, default=str).encode()
+        for name, fields in streams.items()
+    }
+
+
+def write_files(files: Mapping[str, bytes], state: Path) -> Path:
+    """Write a folder of streams that runs read again; what was written once stays as it is."""
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    digest = hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()[:16]
     folder = state / "declared" / digest
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        path, written = folder / f"{name}.yaml", folder / f".{name}.{os.getpid()}"
+    for name, content in files.items():
+        path, written = folder / name, folder / f".{name}.{os.getpid()}"
         if not path.exists():
-            written.write_text(text)
+            written.write_bytes(content)
             written.replace(path)
     return folder
 

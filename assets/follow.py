@@ -29,13 +29,11 @@ from oncelake.assets.failures import (
 from oncelake.assets.jobs.jobs import FOLLOW_JOB, chosen, op_job
 from oncelake.assets.metadata import earlier_events, metadata_of, version_tags
 from oncelake.assets.sensors import Tick, pause_after_failures, report_under_way
-from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.assets.translation import AS_DECLARED, ASKING, Translation
 from oncelake.ingestion.declaration.files.loader import DeclaredStream, load_streams
 from oncelake.ingestion.errors import IngestionError, TransientError
 from oncelake.ingestion.operations.follow.turns import EVERY_SECONDS, JOBS
 from oncelake.ingestion.settings import Settings
-from oncelake.resources.kafka import KafkaResource
-from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
 from oncelake.resources.spark import SparkResource
 
@@ -63,25 +61,24 @@ def follow_job(translation: Translation = AS_DECLARED) -> dg.JobDefinition:
     @dg.op(
         name=translation.name("follow"),
         description="Run streams whenever they are behind, for an hour",
+        required_resource_keys={*translation.resource_keys()},
     )
     def follow_streams(
         context: dg.OpExecutionContext,
         config: FollowConfig,
-        oncelake_kafka: KafkaResource,
-        oncelake_lake: LakeResource,
-        oncelake_spark: SparkResource,
     ) -> None:
         from oncelake.ingestion.operations.follow.follow import Follow
         from oncelake.ingestion.pipeline.spark.session import SharedSpark
 
         with translate_errors("follow"):
-            settings = settings_of(oncelake_kafka, oncelake_lake, oncelake_spark)
+            resources = translation.resources(context)
+            settings, spark = settings_of(*resources), resources[-1]
             chosen(load_streams(settings.streams), config.streams)
-            told = _Events(context, settings, oncelake_spark, translation)
+            told = _Events(context, settings, spark, translation)
             follow = Follow(
                 settings=settings,
                 # This JVM is to last, so it is not started for the backlog of one stream.
-                spark=SharedSpark(lambda _: oncelake_spark.spark_session),
+                spark=SharedSpark(lambda _: spark.spark_session),
                 run_id=context.run.run_id,
                 on_report=told.report,
                 on_failure=told.failure,
@@ -112,15 +109,12 @@ def follow_sensor(
         minimum_interval_seconds=30,
         default_status=status,
         description="Keeps one run alive that follows all streams",
+        required_resource_keys={*translation.resource_keys(ASKING)},
     )
-    def sense(
-        context: dg.SensorEvaluationContext,
-        oncelake_kafka: KafkaResource,
-        oncelake_lake: LakeResource,
-    ) -> Tick:
+    def sense(context: dg.SensorEvaluationContext, **_: object) -> Tick:
         instance = context.instance
         try:
-            runs = Runs(instance, settings_of(oncelake_kafka, oncelake_lake), [])
+            runs = Runs(instance, settings_of(*translation.resources(context, ASKING)), [])
         except IngestionError as error:
             return dg.SkipReason(f"a run would not go through: {error}")
         # Who shares the instance has such a job, too; a run that has no location is of a shell.

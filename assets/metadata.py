@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
+import psutil
 
 from oncelake.assets.asset_specs import column_lineage, column_schema, version_of
 from oncelake.assets.checks.evidence import Evidence
@@ -30,6 +32,8 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
         **metadata_of_batches(report.batches),
         **_pace(evidence),
         **_known(
+            bytes_read=report.traffic.read if report.batches else None,
+            bytes_written=report.traffic.written,
             waiting_in_quarantine=evidence.waiting,
             oldest_unread_seconds=evidence.oldest_unread_seconds,
         ),
@@ -52,6 +56,17 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
         "dagster/table_name": spec.sink.declared.shown_name(spec.name),
         **_catalog_link(evidence),
     }
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time so far of this process and of all that it has started, a JVM as well."""
+    me, seconds = psutil.Process(), 0.0
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            # Those whose end was waited for count with their parent.
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
 
 
 def _catalog_link(evidence: Evidence) -> dict[str, dg.MetadataValue[Any]]:

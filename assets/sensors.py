@@ -23,7 +23,7 @@ from oncelake.assets.doctor.idle import LAG_SENSOR
 from oncelake.assets.doctor.runs import UNDER_WAY, Runs
 from oncelake.assets.jobs.jobs import INGEST_JOB, STREAM_TAG, joined, run_of
 from oncelake.assets.refusals import last_run, standing_refusal
-from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.assets.translation import AS_DECLARED, ASKING, Translation
 from oncelake.ingestion.declaration.files.loader import (
     DeclaredStream,
     StreamFolder,
@@ -34,8 +34,6 @@ from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import DependencyError, IngestionError, InvalidSpecError, counted
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.volumes import translate_disk_errors
-from oncelake.resources.kafka import KafkaResource
-from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
 
 if TYPE_CHECKING:
@@ -75,14 +73,12 @@ def lag_sensor(
         minimum_interval_seconds=min(pauses, default=_SENSOR_SECONDS),
         default_status=status,
         description="Starts a run of each stream of which Kafka holds records it has not read",
+        required_resource_keys={*translation.resource_keys(ASKING)},
     )
-    def sense(
-        context: dg.SensorEvaluationContext,
-        oncelake_kafka: KafkaResource,
-        oncelake_lake: LakeResource,
-    ) -> Tick:
+    def sense(context: dg.SensorEvaluationContext, **_: object) -> Tick:
         try:
-            settings = settings_of(oncelake_kafka, oncelake_lake, most_seconds=_MOST_SECONDS)
+            asked = translation.resources(context, ASKING)
+            settings = settings_of(*asked, most_seconds=_MOST_SECONDS)
             watch = watches.setdefault(settings, _Watch(streams, settings, translation))
             return watch.tick(context.instance, context.cursor)
         except IngestionError as error:
@@ -105,14 +101,11 @@ def ingest_schedule(
     if spec.schedule is None:
         return None
 
-    def due(
-        context: dg.ScheduleEvaluationContext,
-        oncelake_kafka: KafkaResource,
-        oncelake_lake: LakeResource,
-    ) -> dg.RunRequest | dg.SkipReason:
+    def due(context: dg.ScheduleEvaluationContext, **_: object) -> dg.RunRequest | dg.SkipReason:
         if reload_stream(declared) is None:
             return dg.SkipReason(_is_gone(declared))
-        settings = settings_of(oncelake_kafka, oncelake_lake, most_seconds=_MOST_SECONDS)
+        asked = translation.resources(context, ASKING)
+        settings = settings_of(*asked, most_seconds=_MOST_SECONDS)
         refused = standing_refusal(context.instance, declared, settings, translation=translation)
         return dg.SkipReason(refused) if refused else run_of(spec.name, translation)
 
@@ -124,6 +117,7 @@ def ingest_schedule(
             execution_timezone="UTC",
             default_status=dg.DefaultScheduleStatus.RUNNING,
             description=f"Starts the runs of {spec.name}",
+            required_resource_keys={*translation.resource_keys(ASKING)},
         )(due)
     except dg.DagsterInvalidDefinitionError as error:
         problem = f"{spec.name}: schedule {spec.schedule!r} is no line of cron"

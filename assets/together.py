@@ -35,7 +35,7 @@ def join_siblings(
     That is one of them where each step has a process of its own, and where a run is repeated from
     a failure on.
     """
-    step, spark = context.get_step_execution_context(), context.resources.oncelake_spark
+    step, spark = context.get_step_execution_context(), translation.resources(context)[-1]
     selected = step.job_def.asset_layer.selected_asset_keys
     steps = step.execution_plan.step_keys_to_execute
     here = [

@@ -6,14 +6,17 @@ that calls things otherwise has to say so once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
 # The tables beside a stream's own, named after it as their folders are.
 SIDE_TABLES: Final = ("quarantine", "ledger")
+# The resources of what runs streams, and of what only asks about them.
+RUNNING: Final = ("kafka", "lake", "spark")
+ASKING: Final = ("kafka", "lake")
 
 
 def kafka_key(topic: str) -> dg.AssetKey:
@@ -29,7 +32,7 @@ class Translation:
         keys: The key of each stream's asset; of one that is not here, its name.
         topic_key: Returns the key of a topic.
         has_side_assets: Whether quarantine and ledger are assets.
-        prefix: What the names of jobs, sensors, schedules and ops begin with.
+        prefix: What the names of jobs, sensors, schedules, ops and resources begin with.
     """
 
     keys: Mapping[str, dg.AssetKey] = field(default_factory=dict)
@@ -61,6 +64,15 @@ class Translation:
     def name(self, name: str) -> str:
         """Return the name of a job, a sensor, a schedule or an op."""
         return f"{self.prefix}{name}"
+
+    def resource_keys(self, parts: Sequence[str] = RUNNING) -> list[str]:
+        """Return the keys of resources, which always name Oncelake, and that once."""
+        prefix = self.prefix.removesuffix("oncelake_")
+        return [f"{prefix}oncelake_{part}" for part in parts]
+
+    def resources(self, context: Any, parts: Sequence[str] = RUNNING) -> list[Any]:
+        """Return the resources that a run, or a tick, was given."""
+        return [getattr(context.resources, key) for key in self.resource_keys(parts)]
 
 
 # As the streams' files name everything.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from oncelake.resources.part import SettingsPart, setting
 
 
@@ -12,3 +14,7 @@ class LakeResource(SettingsPart):
     state: str | None = setting("state")
     streams: str | None = setting("streams")
     jars: str | None = setting("jars")
+
+    def reading(self, streams: Path) -> LakeResource:
+        """Return the same lake, with the declarations in another folder."""
+        return self.model_copy(update={"streams": str(streams.absolute())})

@@ -12,13 +12,11 @@ from pydantic import Field
 from oncelake.assets.asset_specs import version_of
 from oncelake.assets.failures import StreamFailureError, as_markdown, translate_errors
 from oncelake.assets.jobs.jobs import chosen, op_job
-from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.assets.translation import AS_DECLARED, ASKING, Translation
 from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import IngestionError
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.verify.verdict import Verdict
-from oncelake.resources.kafka import KafkaResource
-from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
 
 VERIFY_JOB = "verify_job"
@@ -40,16 +38,15 @@ def verify_job(
     @dg.op(
         name=translation.name("verify"),
         description="Prove table, quarantine and ledger from the topic",
+        required_resource_keys={*translation.resource_keys(ASKING)},
     )
     def prove_streams(
         context: dg.OpExecutionContext,
         config: VerifyConfig,
-        oncelake_kafka: KafkaResource,
-        oncelake_lake: LakeResource,
     ) -> None:
         wrong: list[str] = []
         with translate_errors("verify", if_interrupted="nothing was changed"):
-            settings = settings_of(oncelake_kafka, oncelake_lake)
+            settings = settings_of(*translation.resources(context, ASKING))
             for declared in chosen(streams, config.streams):
                 verdict = prove(declared, settings)
                 says = verdict if isinstance(verdict, str) else "\n".join(sentences(verdict))

@@ -16,10 +16,7 @@ from oncelake.assets.failures import StreamFailureError, translate_errors
 from oncelake.assets.jobs.operate import red_of
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.resources.kafka import KafkaResource
-from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
-from oncelake.resources.spark import SparkResource
 
 
 def replay_assets(
@@ -48,21 +45,19 @@ def _replay_asset(
         partitions_def=dg.DailyPartitionsDefinition(start_date=first.isoformat()),
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=spec.name,
+        required_resource_keys={*translation.resource_keys()},
     )
     def replay_days(
         context: dg.AssetExecutionContext,
-        oncelake_kafka: KafkaResource,
-        oncelake_lake: LakeResource,
-        oncelake_spark: SparkResource,
     ) -> dg.MaterializeResult[None]:
         from oncelake.ingestion.operations.history.replay import Replay
 
-        days = context.partition_time_window
+        days, resources = context.partition_time_window, translation.resources(context)
         with translate_errors(spec.name):
             report = Replay(
                 spec=spec,
-                settings=settings_of(oncelake_kafka, oncelake_lake, oncelake_spark),
-                spark=oncelake_spark.session_for,
+                settings=settings_of(*resources),
+                spark=resources[-1].session_for,
                 run_id=context.run.run_id,
                 begin=days.start.isoformat(),
                 end=days.end.isoformat(),

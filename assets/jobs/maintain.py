@@ -14,10 +14,7 @@ from oncelake.assets.jobs.jobs import chosen, op_job
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import IngestionError, TransientError
-from oncelake.resources.kafka import KafkaResource
-from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
-from oncelake.resources.spark import SparkResource
 
 if TYPE_CHECKING:
     from oncelake.ingestion.operations.upkeep.maintain import UpkeepReport
@@ -42,23 +39,18 @@ def maintain_job(
 
     @dg.op(
         name=translation.name("maintain"),
+        required_resource_keys={*translation.resource_keys()},
         description="Put small files together, and remove what no rewind needs",
     )
     def maintain_streams(
         context: dg.OpExecutionContext,
         config: MaintainConfig,
-        oncelake_kafka: KafkaResource,
-        oncelake_lake: LakeResource,
-        oncelake_spark: SparkResource,
     ) -> None:
         from oncelake.ingestion.operations.upkeep.maintain import maintain
 
         reports, failures = [], list[IngestionError]()
         with translate_errors("maintain", if_interrupted="the next one does what is left"):
-            settings, run_id = (
-                settings_of(oncelake_kafka, oncelake_lake, oncelake_spark),
-                context.run.run_id,
-            )
+            settings, run_id = settings_of(*translation.resources(context)), context.run.run_id
             for declared in _maintained(streams, config.streams):
                 try:
                     spec = declared.require_spec()

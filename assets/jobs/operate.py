@@ -21,8 +21,6 @@ from oncelake.ingestion.declaration.files.loader import find_stream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError, StreamLockedError
 from oncelake.ingestion.settings import Settings
-from oncelake.resources.kafka import KafkaResource
-from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
 from oncelake.resources.spark import SparkResource
 
@@ -215,21 +213,20 @@ def operate_job(translation: Translation = AS_DECLARED) -> dg.JobDefinition:
 
     @dg.op(
         name=translation.name("operate"),
+        required_resource_keys={*translation.resource_keys()},
         description="Redrive a stream, or decide what its runs are refused for",
     )
     def operate(
         context: dg.OpExecutionContext,
         config: OperateConfig,
-        oncelake_kafka: KafkaResource,
-        oncelake_lake: LakeResource,
-        oncelake_spark: SparkResource,
     ) -> None:
         context.instance.add_run_tags(context.run.run_id, {STREAM_TAG: config.stream})
         with translate_errors(config.stream), _waiting_for_the_stream():
             _refuse_without_reason(config.operation)
-            settings = settings_of(oncelake_kafka, oncelake_lake, oncelake_spark)
+            resources = translation.resources(context)
+            settings, spark = settings_of(*resources), resources[-1]
             spec = find_stream(settings.streams, config.stream)
-            done = config.operation.execute(At(spec, settings, oncelake_spark, context))
+            done = config.operation.execute(At(spec, settings, spark, context))
         red = done.pop("red", "")
         context.add_output_metadata(done)
         if red:

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Final
 import dagster as dg
 
 from oncelake.assets.checks.checks import as_evaluation, retention_result
-from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.assets.translation import AS_DECLARED, ASKING, Translation
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import IngestionError
-from oncelake.resources.kafka import KafkaResource
-from oncelake.resources.lake import LakeResource
 from oncelake.resources.part import settings_of
 
 if TYPE_CHECKING:
@@ -43,17 +41,15 @@ def retention_sensor(
         minimum_interval_seconds=60,
         default_status=status,
         description="Tells of records that Kafka may delete before a stream has read them",
+        required_resource_keys={*translation.resource_keys(ASKING)},
     )
-    def sense(
-        context: dg.SensorEvaluationContext,
-        oncelake_kafka: KafkaResource,
-        oncelake_lake: LakeResource,
-    ) -> dg.SensorResult | dg.SkipReason:
+    def sense(context: dg.SensorEvaluationContext, **_: object) -> dg.SensorResult | dg.SkipReason:
         from oncelake.ingestion.kafka.admin import Kafka
         from oncelake.ingestion.operations.upkeep.retention import retention_now
 
         try:
-            settings = settings_of(oncelake_kafka, oncelake_lake, most_seconds=_MOST_SECONDS)
+            asked = translation.resources(context, ASKING)
+            settings = settings_of(*asked, most_seconds=_MOST_SECONDS)
             # A Kafka that does not answer is waited for once, and not for each stream.
             Kafka(settings).cluster_id()
         except IngestionError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
@@ -111,6 +111,7 @@ class DeltaLog(CommitLog):
             metadata=metadata,
             added=_files_of(actions, "add"),
             removed=_files_of(actions, "remove"),
+            added_bytes=_bytes_written(actions),
         )
 
     def last_seq(self, stream: str) -> int | None:
@@ -177,6 +178,13 @@ def _files_of(actions: Iterable[Mapping[str, Any]], of: str) -> tuple[str, ...]:
     found = [action[of] for action in actions if of in action]
     vectors = vector_files(map(Vector.of, found))
     return (*(unquote(each["path"]) for each in found), *sorted(vectors))
+
+
+def _bytes_written(actions: Sequence[Mapping[str, Any]]) -> int:
+    """Add up the files of a commit, but for those that were there and got a deletion vector."""
+    were_there = {each["remove"]["path"] for each in actions if "remove" in each}
+    added = (each["add"] for each in actions if "add" in each)
+    return sum(each["size"] for each in added if each["path"] not in were_there)
 
 
 def _changes_rows(action: Mapping[str, Any]) -> bool:

@@ -24,6 +24,7 @@ from oncelake.ingestion.declaration.files.loader import DeclaredStream, outlines
 from oncelake.ingestion.declaration.files.outlines import Outline
 from oncelake.ingestion.declaration.files.topics import (
     FoundTopic,
+    discover_command,
     has_topics,
     topics_file,
     write_topics,
@@ -219,12 +220,12 @@ class NewTopics:
 
     def _look_at(self, outline: Outline, names: Iterable[str]) -> Iterator[str]:
         path, waiting = outline.path, waiting_topics(outline, names)
-        if waiting and outline.declared.discover == "auto":
+        if waiting and outline.is_automatic:
             discover(outline, self._settings).write()
         elif waiting:
             more = len(waiting) - _MOST_NAMED
             shown = ", ".join(waiting[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-            remedy = f"Next: oncelake discover {path.stem}"
+            remedy = f"Next: {discover_command(path)}"
             yield f"{path.name}: no stream yet for {shown}. {remedy}"
 
 
@@ -235,7 +236,7 @@ def discover_automatically(declared: Iterable[DeclaredStream], settings: Setting
         DependencyError: Kafka or the schema registry does not answer.
     """
     for outline in _outlines_of(declared):
-        if outline.declared.discover == "auto":
+        if outline.is_automatic:
             discover(outline, settings).write()
 
 
@@ -373,6 +374,6 @@ def _of_records(
 def _unwritable(outline: Outline, error: OSError) -> str:
     path = shown_path(topics_file(outline.path))
     return (
-        f"{path} cannot be written: {error.strerror}. Next: run oncelake discover "
-        f"{outline.path.stem} where it can, and keep the file with the declaration"
+        f"{path} cannot be written: {error.strerror}. Next: run {discover_command(outline.path)} "
+        "where it can, and keep the file with the declaration"
     )

@@ -44,7 +44,7 @@ from oncelake.ingestion.operations.telemetry import observed
 from oncelake.ingestion.pipeline.batch import BatchWriter, Committer
 from oncelake.ingestion.pipeline.checkpoint import Checkpoint, open_generation
 from oncelake.ingestion.pipeline.plan import compile_plan
-from oncelake.ingestion.pipeline.report import RunReport, absent_columns
+from oncelake.ingestion.pipeline.report import RunReport, Traffic, absent_columns
 from oncelake.ingestion.pipeline.schema.create_table import create_table, inherit_erasures
 from oncelake.ingestion.pipeline.schema.evolve import evolve_schema
 from oncelake.ingestion.pipeline.schema.follow import SchemaMovedError
@@ -152,10 +152,12 @@ class _Attempts:
     Attributes:
         committed: The ledger's row of each batch.
         have_read: Whether there is a checkpoint of it.
+        traffic: The bytes that its batches moved.
     """
 
     committed: list[LedgerRow] = field(default_factory=list)
     have_read: bool = False
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +247,7 @@ class Run(StreamTask):
                 run_id=self.run_id,
                 on_merge=progress.merge,
                 published=self.published,
+                traffic=attempts.traffic,
             )
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
                 self._read(committer, writer, checkpoint, attempts.committed, progress)
@@ -258,7 +261,7 @@ class Run(StreamTask):
                 batches=batches,
                 notices=(*notices, *writer.notices),
             )
-            return replace(report, engine=committer.engine)
+            return replace(report, engine=committer.engine, traffic=attempts.traffic)
 
     def _read(
         self,

@@ -48,6 +48,7 @@ from oncelake.ingestion.pipeline.gaps import Gaps, find_gaps
 from oncelake.ingestion.pipeline.gate.circuit_breaker import refuse_too_many_bad
 from oncelake.ingestion.pipeline.gate.judge import Accepted, Gate
 from oncelake.ingestion.pipeline.plan import compile_plan
+from oncelake.ingestion.pipeline.report import Traffic
 from oncelake.ingestion.pipeline.schema.record_types import learn_record_types
 from oncelake.ingestion.pipeline.spark.errors import translate_expression_errors
 from oncelake.ingestion.pipeline.spark.stores import read_table
@@ -129,6 +130,7 @@ class BatchWriter:
         on_merge: Callable[[int], None] = lambda records: None,
         accepted: Accepted | None = None,
         published: Offsets | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self._stream = committer.stream
         self._spec = committer.stream.spec
@@ -155,6 +157,7 @@ class BatchWriter:
             published=published,
         )
         self._evaluated_by: str | None = None
+        self._traffic = traffic or Traffic()
         self.notices: list[str] = []
 
     @property
@@ -253,6 +256,9 @@ class BatchWriter:
         metadata = self._gate.judge(engine, mode, metadata, self.position)
         hit(Failpoint.PREPARED)
         commit = self._commit(mode, metadata, after=after)
+        self._traffic.read += counts.value_bytes
+        if commit.added_bytes is not None:
+            self._traffic.written = (self._traffic.written or 0) + commit.added_bytes
         return self._record(type(mode), commit, metadata)
 
     def _declaration(self) -> Mapping[str, Any] | None:

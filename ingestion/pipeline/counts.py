@@ -61,6 +61,7 @@ class BatchCounts:
         dispositions: Rows of each disposition; a record is one row, but where records are exploded.
         partitions: What there is of each partition that has any record.
         good_bytes: Size of the good records' values.
+        value_bytes: Size of the values of all records read.
         with_extra: Records applied that have fields which the schema does not name.
         exploded: Rows beyond the first of their record.
         unavailable: Columns that the rows applied left out, in all.
@@ -72,6 +73,7 @@ class BatchCounts:
     dispositions: Mapping[str, int]
     partitions: Mapping[TopicPartition, PartitionCounts]
     good_bytes: int
+    value_bytes: int = 0
     with_extra: int = 0
     exploded: int = 0
     unavailable: int = 0
@@ -108,6 +110,7 @@ def count_records(engine: Engine) -> BatchCounts:
             max_by(_digest, _offset) AS last_digest,
             CAST(sum(CASE WHEN {is_first} THEN _offset ELSE 0 END) AS BIGINT) AS offset_sum,
             CAST(sum(_bytes) AS BIGINT) AS "bytes",
+            CAST(sum(CASE WHEN {is_first} THEN _bytes ELSE 0 END) AS BIGINT) AS value_bytes,
             CAST(sum(CASE WHEN {is_first} AND array_length(_extra) > 0 THEN 1 ELSE 0 END) AS BIGINT)
                 AS with_extra,
             CAST(sum(array_length(_unavailable)) AS BIGINT) AS unavailable,
@@ -129,6 +132,7 @@ def count_records(engine: Engine) -> BatchCounts:
         dispositions=dispositions,
         partitions={at: _sum_up(counted) for at, counted in of_partition.items()},
         good_bytes=sum(row["bytes"] for row in good),
+        value_bytes=sum(row["value_bytes"] for row in rows),
         with_extra=sum(row["with_extra"] for row in good),
         exploded=sum(row["rows"] - row["records"] for row in rows),
         unavailable=sum(row["unavailable"] or 0 for row in rows if row["_disposition"] == "row"),

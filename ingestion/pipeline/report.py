@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from oncelake.ingestion.declaration.aggregates import CLOCK
@@ -41,6 +41,19 @@ class BatchReport:
         return total_of(self.batches, count)
 
 
+@dataclass(kw_only=True, slots=True)
+class Traffic:
+    """The bytes that batches moved.
+
+    Attributes:
+        read: Size of the values of the records read.
+        written: Size of the data files written to the table; ``None`` where nothing tells.
+    """
+
+    read: int = 0
+    written: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunReport(BatchReport):
     """The result of one run of one stream.
@@ -67,6 +80,7 @@ class RunReport(BatchReport):
     engine: str | None = None
     seconds: float = 0.0
     sink: str = "delta"
+    traffic: Traffic = field(default_factory=Traffic)
 
     def noticing(self, *notices: str) -> RunReport:
         """Return the report with more notices."""

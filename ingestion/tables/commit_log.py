@@ -32,6 +32,7 @@ class Commit:
         changes_rows: Whether it added or removed rows, as against moving them to other files.
         added: Data files that it brought into the table, rewritten or not.
         removed: Data files that it took out of the table.
+        added_bytes: Size of the data files that it wrote; ``None`` where the sink has none.
         metadata: Our metadata, or ``None`` when the commit is somebody else's.
     """
 
@@ -44,6 +45,7 @@ class Commit:
     metadata: CommitMetadata | None
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    added_bytes: int | None = None
 
     def is_torn(self, stream: str) -> bool:
         """Tell whether its fence, which it must have, and its metadata say different seqs."""

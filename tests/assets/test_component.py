@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tomllib
 import traceback
@@ -16,6 +17,7 @@ import yaml
 
 from oncelake.assets.assets import Results, execute_stream
 from oncelake.assets.component import Streams
+from oncelake.assets.conditions import when_new_and_green
 from oncelake.assets.doctor.runs import Runs
 from oncelake.assets.refusals import standing_refusal
 from oncelake.assets.scaffolder import StreamsParameters, StreamsScaffolder
@@ -142,6 +144,23 @@ def test_conditions_have_the_sensor_that_the_page_starts(
     assert states.get(of_dagster) == (None if state else "stopped")
 
 
+@pytest.mark.parametrize("module", ["oncelake", ".template_vars"])
+def test_the_condition_behind_a_stream_is_a_template_variable(
+    project: Project, module: str
+) -> None:
+    """A page names `oncelake` as its module, or one of its own that imports the condition."""
+    project.declare(orders=ORDERS)
+    own = project.at / "template_vars.py"
+    own.write_text(f"{own.read_text()}\n\nfrom oncelake import when_new_and_green\n")
+    translation = {"automation_condition": "{{ when_new_and_green }}"}
+    page = {**PAGE, "template_vars_module": module, "post_processing": {}}
+
+    graph = project.load(page, translation=translation).resolve_asset_graph()
+
+    condition = graph.get(dg.AssetKey("orders")).automation_condition
+    assert condition == when_new_and_green()
+
+
 def test_streams_are_declared_inline(project: Project) -> None:
     """The project's file has the declarations; a wrong one is a broken asset, and no other's."""
     fields = {"topic": "orders", "schema": "id INT NOT NULL", "keys": ["id"], "group": "sales"}
@@ -224,6 +243,32 @@ def test_it_stands_beside_what_a_team_has(project: Project) -> None:
     assert theirs.executor_def is dg.multiprocess_executor
     assert ours.executor_def is dg.in_process_executor
     assert {node.name for node in repository.get_job("oncelake_operate_job").nodes} == {"operate"}
+
+
+def test_several_components_stand_in_one_code_location(project: Project) -> None:
+    """Prefixes tell apart all that they bring; a topic that both read is one asset."""
+    project.declare(orders=ORDERS)
+    other = project.defs / "other"
+    shutil.copytree(project.at, other)
+    translation = {"key_prefix": ["other"]}
+    own = {"jobs": {"prefix": "other_"}, "translation": translation, "topic_assets": False}
+    attributes = {**PAGE["attributes"], **own, "sensors": {}, "lake": str(project.root / "other")}
+    page = {**PAGE, "attributes": attributes, "post_processing": {}}
+    (other / "defs.yaml").write_text(yaml.safe_dump(page))
+
+    defs = project.load()
+
+    dg.Definitions.validate_loadable(defs)
+    repository, graph = defs.get_repository_def(), defs.resolve_asset_graph()
+    sensors = {each.name for each in repository.sensor_defs}
+    assert {"oncelake_lag", "oncelake_retention", "other_lag", "other_retention"} <= sensors
+    assert {"oncelake_lake", "other_oncelake_lake"} <= repository.get_top_level_resources().keys()
+    for key, lake in (
+        (KEY, "oncelake_lake"),
+        (dg.AssetKey(["other", "orders"]), "other_oncelake_lake"),
+    ):
+        assert graph.get(key).parent_keys == {dg.AssetKey(["kafka", "prod", "orders"])}
+        assert lake in repository.assets_defs_by_key[key].required_resource_keys
 
 
 def test_a_component_of_ones_own_says_more(

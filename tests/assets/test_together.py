@@ -97,6 +97,15 @@ def test_those_that_are_not_selected_are_left_alone(
     assert [each.success for each in done] == [True, True]
     assert len(queries) == 2
     assert reported(shop, instance) == {"orders": [1], "clicks": [1], "payments": []}
+    # Of those that ran at once nobody knows whose CPU time it was.
+    orders = shop.streams["orders"].name
+    told = [
+        event
+        for each in done
+        for event in each.asset_materializations_for_node(f"ingest_{orders}")
+        if event.asset_key == dg.AssetKey(orders)
+    ]
+    assert ["cpu_seconds" in each.metadata for each in told] == [True, False]
 
 
 def test_checks_alone_run_nothing(

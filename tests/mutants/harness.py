@@ -18,7 +18,16 @@ from tempfile import TemporaryDirectory
 from tests.mutants.plan import Mutant, mutated
 from tests.support.world import ROOT
 
-COPIED = ("oncelake", "ingestion", "assets", "resources", "tests", "pyproject.toml", "dagster.yaml")
+COPIED = (
+    "oncelake",
+    "ingestion",
+    "assets",
+    "resources",
+    "tests",
+    "docs",
+    "pyproject.toml",
+    "dagster.yaml",
+)
 LINKED = (".venv", ".jars")
 TIMEOUT_SECONDS = 900
 # All tests of the list together.

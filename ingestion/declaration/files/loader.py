@@ -63,7 +63,7 @@ def load_streams(folder: Path) -> tuple[DeclaredStream, ...]:
     Raises:
         InvalidSpecError: ``folder`` is something else than a folder.
     """
-    files = _files_in(folder)
+    files = files_in(folder)
     taken = {path.stem: path for path in files if file_name_problem(path) is None}
     streams = list[DeclaredStream]()
     for path in files:
@@ -138,7 +138,7 @@ def reload_stream(declared: DeclaredStream) -> DeclaredStream | None:
     path = declared.path
     if not path.exists():
         return None
-    taken = {other.stem: other for other in _files_in(path.parent)}
+    taken = {other.stem: other for other in files_in(path.parent)}
     streams = _streams_of(path, path.stem, taken)
     return next((stream for stream in streams if stream.name == declared.name), None)
 
@@ -162,7 +162,7 @@ def locating_problems(folder: Path) -> Iterator[None]:
 
 def _parts_in(folder: Path, parts_of: Callable[[Draft], list[Part]]) -> Iterator[Part]:
     """Yield the parts of the files of a folder that are sound."""
-    for path in _files_in(folder):
+    for path in files_in(folder):
         with suppress(InvalidSpecError):
             yield from parts_of(read_draft(path))
 
@@ -175,7 +175,7 @@ def _stamp_of(file: Path) -> tuple[object, ...]:
     return file.name, at.st_ino, at.st_mtime_ns, at.st_size
 
 
-def _files_in(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
     """List the declarations, `.yml` before `.yaml` so that the right one of a pair wins."""
     if not folder.exists():
         return []

@@ -24,7 +24,12 @@ from oncelake.ingestion.declaration.derived import (
 )
 from oncelake.ingestion.declaration.fields import Declaration
 from oncelake.ingestion.declaration.files.drafts import Draft, shown_path
-from oncelake.ingestion.declaration.files.topics import SUFFIX, FoundTopic, read_topics
+from oncelake.ingestion.declaration.files.topics import (
+    FoundTopic,
+    discover_command,
+    keeper_of,
+    read_topics,
+)
 from oncelake.ingestion.errors import InvalidSpecError
 
 # Fields that say that there is a stream for each topic, and which topics.
@@ -78,6 +83,11 @@ class Outline:
         return self.draft.path
 
     @property
+    def is_automatic(self) -> bool:
+        """Tell whether whoever meets a new topic writes it down."""
+        return self.declared.discover == "auto" and keeper_of(self.path) is None
+
+    @property
     def takes_keys(self) -> bool:
         """Tell whether the schema of the Kafka keys names the key columns."""
         declared = self.declared
@@ -125,10 +135,9 @@ class Outline:
         """
         topics, draft = [*self.found().values()], replace(self.draft, stands_alone=True)
         if not topics:
-            file = self.path.stem
             unknown = InvalidSpecError(
-                f"{shown_path(self.path)}: what it reads is not known yet. Next: oncelake discover "
-                f"{file}, which asks Kafka and writes {file}{SUFFIX}"
+                f"{shown_path(self.path)}: what it reads is not known yet. Next: "
+                f"{discover_command(self.path)}, which asks Kafka"
             )
             if not self.table:
                 raise unknown
@@ -210,7 +219,7 @@ def _columns_of(draft: Draft, topics: Sequence[FoundTopic]) -> tuple[DeclaredCol
     for topic in topics:
         if not topic.schema:
             problem = f"no columns are known of topic {topic.name!r}"
-            remedy = f"Next: oncelake discover {draft.path.stem}, once it holds records"
+            remedy = f"Next: {discover_command(draft.path)}, once it holds records"
             raise draft.problem(("schema",), f"{problem}. {remedy}")
         columns = united(columns, {each.name: each.type for each in topic.columns})
     return columns

@@ -19,6 +19,8 @@ from oncelake.ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from oncelake.ingestion.errors import InvalidSpecError
 
 SUFFIX: Final = ".topics.yaml"
+# In a folder of declarations whose topics are kept elsewhere: the command that finds them anew.
+KEPT_BY: Final = ".topics_kept_by"
 _HEAD: Final = """\
 # Written by `oncelake discover {name}`: the topics of {name}.yaml, and their columns. Keep it in
 # version control with that file; it is read instead of Kafka and the schema registry.
@@ -79,6 +81,17 @@ def topics_file(declaration: Path) -> Path:
     return declaration.with_suffix(SUFFIX)
 
 
+def keeper_of(declaration: Path) -> str | None:
+    """Return the command by which somebody else keeps the topics of a declaration."""
+    path = declaration.with_name(KEPT_BY)
+    return path.read_text("utf-8") if path.exists() else None
+
+
+def discover_command(declaration: Path) -> str:
+    """Return the command that finds the topics of a declaration, and their columns."""
+    return keeper_of(declaration) or f"oncelake discover {declaration.stem}"
+
+
 def has_topics(declaration: Path) -> bool:
     """Tell whether topics were found for a declaration."""
     return topics_file(declaration).exists()
@@ -103,9 +116,9 @@ def read_topics(declaration: Path) -> list[FoundTopic]:
             try:
                 topics.append(FoundTopic.read(line))
             except ValueError as error:
-                remedy = f"Next: restore it, or delete it and run oncelake discover {path.stem}"
+                remedy = f"restore it, or delete it and run {discover_command(declaration)}"
                 problem = f"{path.name}:{number}: not as it was written: {error}"
-                raise InvalidSpecError(f"{problem}. {remedy.removesuffix('.topics')}") from None
+                raise InvalidSpecError(f"{problem}. Next: {remedy}") from None
     return topics
 
 

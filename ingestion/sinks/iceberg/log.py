@@ -15,7 +15,13 @@ from typing import Final
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import TOTAL_DELETE_FILES, TOTAL_RECORDS, Operation, Snapshot
+from pyiceberg.table.snapshots import (
+    ADDED_FILE_SIZE,
+    TOTAL_DELETE_FILES,
+    TOTAL_RECORDS,
+    Operation,
+    Snapshot,
+)
 
 from oncelake.ingestion.sinks.iceberg.branches import SEQ as LAST_SEQ
 from oncelake.ingestion.sinks.iceberg.branches import TABLE_ID, id_of
@@ -206,6 +212,7 @@ class IcebergLog(CommitLog):
             txns={} if seq is None else {app_id(summary[STREAM]): seq},
             changes_rows=is_changed if ours else operation != Operation.REPLACE,
             metadata=metadata,
+            added_bytes=int(summary.get(ADDED_FILE_SIZE, "0")),
         )
 
     def last_seq(self, stream: str) -> int | None:
