@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test ranges unit docs lint format lock clean
-.PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
+.PHONY: audit sbom dist release-dry spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
 .PHONY: catalogs world-rest
 
 help: ## daily: List the targets
@@ -176,8 +176,14 @@ audit: .venv-audit/.installed ## release: Ask OSV for known vulnerabilities of t
 ACCEPTED :=
 audited := requirements.lock requirements-uv.lock
 
-sbom: setup-s3 ## release: Write what the product is made of to build/oncelake.cdx.json (CycloneDX)
-	@$(bin)/python -m bench.sbom build/oncelake.cdx.json
+sbom: setup-s3 ## release: Write what the product is made of to oncelake.cdx.json (CycloneDX), which the wheel has
+	@$(bin)/python -m bench.sbom oncelake.cdx.json
+
+dist: .venv/.installed ## release: Build what is published into dist/, twice to the same bytes (TAG=v0.1.0 must be the version)
+	@$(bin)/python -m bench.dist dist $(TAG)
+
+release-dry: setup ## release: Go through the release's workflow, step by step, on this machine
+	@$(bin)/python -m tests.release
 
 lock: .venv/.tools ## release: Bring the lock files in line with pyproject.toml and ivy.xml
 	@echo uv | $(bin)/uv pip compile $(compile) -o requirements-uv.lock -
@@ -187,6 +193,7 @@ lock: .venv/.tools ## release: Bring the lock files in line with pyproject.toml 
 	@$(bin)/uv pip compile $(compile) -o .ci/audit.lock .ci/audit.in
 	@$(MAKE) .venv/.installed
 	@$(bin)/python -m oncelake.ingestion.local.jars --lock
+	@$(MAKE) sbom
 
 spark-s3: setup-s3 ## release: Compile what is ours of Spark on S3 into ingestion/local/spark_s3.jar, by JDK 17
 	@$${JAVA_HOME:+$$JAVA_HOME/bin/}javac --release 17 -d build/spark-s3 \
