@@ -12,7 +12,7 @@ export UV_SYSTEM_CERTS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test ranges unit docs lint format lock clean
+.PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test quickstart ranges newest-dagster unit docs lint format lock clean
 .PHONY: audit sbom dist release-dry spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
 .PHONY: catalogs world-rest
 
@@ -63,11 +63,17 @@ readers: setup .venv-readers/.installed ## proof: Let DuckDB, Polars, pyiceberg,
 screenshots: export SCREENSHOTS := 1
 screenshots: test-ui ## release: The same, and take the pictures of the docs on the way
 
-wheel-test: setup ## release: Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too)
-	@FRESH=$(FRESH) $(bin)/python -m tests.wheel
+wheel-test: setup ## release: Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too; DIST=dist: that one)
+	@FRESH=$(FRESH) DIST=$(DIST) WITH=$(WITH) $(bin)/python -m tests.wheel
+
+quickstart: setup ## release: Only the first commands of docs/embedding.md, timed, and the tutorial (WITH=python3.13 FRESH=1)
+	@FRESH=$(FRESH) DIST=$(DIST) WITH=$(WITH) $(bin)/python -m tests.wheel six
 
 ranges: setup ## release: The same with the oldest packages that the wheel allows, and with the newest
 	@$(bin)/python -m tests.wheel ends
+
+newest-dagster: setup ## release: The same with the newest Dagster there is; where it fails, only warn
+	@DIST=$(DIST) $(bin)/python -m tests.wheel newest
 
 # The browser's tests have a process of their own: what drives it leaves an event loop behind, which
 # Dagster's own would stumble over.

@@ -51,7 +51,7 @@ class Line(NamedTuple):
 
 
 def send_lines(settings: Settings, topic: str, lines: Iterable[str]) -> int:
-    """Send a message for each line, to a topic that is created if it is missing; return how many."""
+    """Send a message for each line, to a topic that is created if missing; return how many."""
     create(settings, topic, partitions=2)
     return produce(settings, topic, map(Line.of, filter(str.strip, lines)))
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from oncelake.ingestion.cli import output
-from oncelake.ingestion.errors import counted
+from oncelake.ingestion.errors import InvalidSpecError, counted
 
 _FIRST = "oncelake kafka up --sample; oncelake init orders; oncelake run orders"
 
@@ -40,7 +40,8 @@ def new(
     here = Path.cwd()
     defs = None if dg is False else find_defs(here)
     if dg and defs is None:
-        raise typer.BadParameter(f"{here} is in no project of dg that has a folder `defs`.")
+        problem = f"{here} is in no project of dg with a folder of definitions"
+        raise InvalidSpecError(f"{problem}. Next: go to one, or leave out --dg")
     target = (defs or here) / name
     if defs:
         write_component(target)
