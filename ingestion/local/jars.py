@@ -77,7 +77,7 @@ def fetch(
         expected = {name: sha for name, sha in locked_jars().items() if name.startswith(f"{conf}/")}
         jars = counted(len(expected), "jar")
         if _sums(folder, conf) != expected:
-            _refuse_to_fetch(folder, conf, maven)
+            _prepare_to_fetch(folder, conf, maven)
             with file_lock(folder / "fetch.lock"):
                 # Another process may have fetched them meanwhile.
                 if _sums(folder, conf) != expected:
@@ -86,7 +86,7 @@ def fetch(
         yield f"{conf}: {jars}, all there"
 
 
-def _refuse_to_fetch(folder: Path, conf: str, maven: str | None) -> None:
+def _prepare_to_fetch(folder: Path, conf: str, maven: str | None) -> None:
     if maven == "off":
         raise SetupError(
             f"the jars of {conf} in {folder} are not those of {_LOCK.name}, and "
@@ -154,8 +154,8 @@ def _run_ivy(conf: str, into: Path, cache: Path, *, maven: str | None = None) ->
     command += ["-ivy", str(_HERE / "ivy.xml"), "-cache", str(cache), "-confs", conf]
     command += ["-types", "jar", "bundle", "tar.gz", "-retrieve", pattern]
     output: list[str] = []
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(command, **pipes) as ivy:
+    out, both = subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(command, stdout=out, stderr=both, text=True) as ivy:
         watch = threading.Timer(_TIMEOUT_SECONDS, ivy.kill)
         watch.start()
         try:

@@ -13,7 +13,7 @@ import yaml
 
 from oncelake.ingestion.declaration.spec import engine_version, json_schema
 from oncelake.ingestion.local.project import TEMPLATES
-from tests.cli.shell import oncelake
+from tests.cli.shell import ORDERS, oncelake
 from tests.support.world import ROOT
 
 
@@ -43,8 +43,9 @@ def test_a_project_has_what_dagster_git_and_ci_need(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_new_project_loads_in_dagster_and_passes_its_own_ci(here: Path) -> None:
-    """Each command of its workflow but the one that installs ends well, without a stream."""
+    """Each command of its workflow but the one that installs ends well with a first stream."""
     oncelake("new", "shop")
+    (here / "shop" / "assets" / "streams" / "orders.yaml").write_text(ORDERS)
     workflow = here / "shop" / ".github" / "workflows" / "streams.yml"
     (job,) = yaml.safe_load(workflow.read_text())["jobs"].values()
     commands = [step["run"] for step in job["steps"] if "run" in step]

@@ -52,9 +52,10 @@ def up(
     running = broker.up(settings.state / "kafka", jars=settings.jars, port=port)
     if sample:
         from oncelake.ingestion.local.produce import SAMPLE_TOPIC, send_sample
+        from oncelake.ingestion.settings import KafkaCluster
 
-        here = settings.kafka.model_copy(update={"address": running.address})
-        sent = send_sample(settings.model_copy(update={"kafka": here}))
+        here = {"kafka": KafkaCluster(address=running.address)}
+        sent = send_sample(settings.model_copy(update=here))
         output.note(f"{counted(sent, 'record')} sent to {SAMPLE_TOPIC}")
     _report(running, settings, as_json)
 
