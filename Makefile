@@ -12,8 +12,8 @@ export UV_SYSTEM_CERTS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test ranges unit docs lint format lock clean
-.PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
+.PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test quickstart ranges newest-dagster unit docs lint format lock clean
+.PHONY: audit sbom dist release-dry spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
 .PHONY: catalogs world-rest
 
 help: ## daily: List the targets
@@ -67,11 +67,17 @@ film: setup ## release: Record what README's first screen shows: a run is killed
 screenshots: export SCREENSHOTS := 1
 screenshots: test-ui ## release: The same, and take the pictures of the docs on the way
 
-wheel-test: setup ## release: Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too)
-	@FRESH=$(FRESH) $(bin)/python -m tests.wheel
+wheel-test: setup ## release: Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too; DIST=dist: that one)
+	@FRESH=$(FRESH) DIST=$(DIST) WITH=$(WITH) $(bin)/python -m tests.wheel
+
+quickstart: setup ## release: Only the first commands of docs/embedding.md, timed, and the tutorial (WITH=python3.13 FRESH=1)
+	@FRESH=$(FRESH) DIST=$(DIST) WITH=$(WITH) $(bin)/python -m tests.wheel six
 
 ranges: setup ## release: The same with the oldest packages that the wheel allows, and with the newest
 	@$(bin)/python -m tests.wheel ends
+
+newest-dagster: setup ## release: The same with the newest Dagster there is; where it fails, only warn
+	@DIST=$(DIST) $(bin)/python -m tests.wheel newest
 
 # The browser's tests have a process of their own: what drives it leaves an event loop behind, which
 # Dagster's own would stumble over.
@@ -184,8 +190,14 @@ audit: .venv-audit/.installed ## release: Ask OSV for known vulnerabilities of t
 ACCEPTED :=
 audited := requirements.lock requirements-uv.lock
 
-sbom: setup-s3 ## release: Write what the product is made of to build/oncelake.cdx.json (CycloneDX)
-	@$(bin)/python -m bench.sbom build/oncelake.cdx.json
+sbom: setup-s3 ## release: Write what the product is made of to oncelake.cdx.json (CycloneDX), which the wheel has
+	@$(bin)/python -m bench.sbom oncelake.cdx.json
+
+dist: .venv/.installed ## release: Build what is published into dist/, twice to the same bytes (TAG=v0.1.0 must be the version)
+	@$(bin)/python -m bench.dist dist $(TAG)
+
+release-dry: setup ## release: Go through the release's workflow, step by step, on this machine
+	@$(bin)/python -m tests.release
 
 lock: .venv/.tools ## release: Bring the lock files in line with pyproject.toml and ivy.xml
 	@echo uv | $(bin)/uv pip compile $(compile) -o requirements-uv.lock -
@@ -195,6 +207,7 @@ lock: .venv/.tools ## release: Bring the lock files in line with pyproject.toml 
 	@$(bin)/uv pip compile $(compile) -o .ci/audit.lock .ci/audit.in
 	@$(MAKE) .venv/.installed
 	@$(bin)/python -m oncelake.ingestion.local.jars --lock
+	@$(MAKE) sbom
 
 spark-s3: setup-s3 ## release: Compile what is ours of Spark on S3 into ingestion/local/spark_s3.jar, by JDK 17
 	@$${JAVA_HOME:+$$JAVA_HOME/bin/}javac --release 17 -d build/spark-s3 \

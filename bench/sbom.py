@@ -3,8 +3,9 @@
 python -m bench.sbom FILE
 
 Every Python package of ``requirements.lock``, those of the tests included, and every jar that
-``make setup-s3`` fetches, with its sha256, and those that PySpark brings along. The same locks give
-the same file.
+``make setup-s3`` fetches, with its sha256 and its licences, and those jars that PySpark brings
+along, of whose licences its folder ``licenses`` tells. The same locks give the same file, but for
+the licences of packages that are for other systems than this.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import json
 import re
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any, Final
+from xml.etree import ElementTree as ET
 
-from oncelake.ingestion.declaration.spec import engine_version
+from bench.dist import project_version
 from oncelake.ingestion.kafka.java import pyspark_home
 from oncelake.ingestion.local.jars import CONFIGURATIONS, STORE_CONFIGURATIONS, locked_jars
 from oncelake.ingestion.settings import load_settings
@@ -35,7 +38,7 @@ def bill_of_materials(root: Path, jars: Path) -> dict[str, Any]:
         *_locked_jars(jars),
         *_jars_of_pyspark(),
     ]
-    name = f"pkg:pypi/oncelake@{engine_version()}"
+    name = f"pkg:pypi/oncelake@{project_version()}"
     content = json.dumps([name, components])
     return {
         "bomFormat": "CycloneDX",
@@ -47,7 +50,7 @@ def bill_of_materials(root: Path, jars: Path) -> dict[str, Any]:
                 "type": "application",
                 "bom-ref": "oncelake",
                 "name": "oncelake",
-                "version": engine_version(),
+                "version": project_version(),
                 "purl": name,
             }
         },
@@ -58,8 +61,23 @@ def bill_of_materials(root: Path, jars: Path) -> dict[str, Any]:
 def _packages(lock: str) -> Iterator[dict[str, Any]]:
     for name, version, where in _PACKAGE.findall(lock):
         only = [{"name": "oncelake:installed-where", "value": where}] if where else []
-        purl = f"pkg:pypi/{name}@{version}"
-        yield _library(name, version, purl) | ({"properties": only} if only else {})
+        package = _library(name, version, f"pkg:pypi/{name}@{version}")
+        yield package | ({"properties": only} if only else {}) | _licences_of_package(name)
+
+
+def _licences_of_package(name: str) -> dict[str, Any]:
+    """Return what an installed package says of its licence: an expression, else in words."""
+    try:
+        about = metadata(name)
+    except PackageNotFoundError:
+        return {}
+    if expression := about["License-Expression"]:
+        return {"licenses": [{"expression": expression}]}
+    classifiers = about.get_all("Classifier") or []
+    words = [each.split(" :: ")[-1] for each in classifiers if each.startswith("License :: ")]
+    # A text of several lines is the licence itself.
+    stated = (about["License"] or "").strip().splitlines()
+    return _licences(words or stated[:1])
 
 
 def _locked_jars(folder: Path) -> Iterator[dict[str, Any]]:
@@ -71,7 +89,15 @@ def _locked_jars(folder: Path) -> Iterator[dict[str, Any]]:
             group, name = groups[file]
             version = file.removeprefix(f"{name}-").removesuffix(".jar")
             jar = _library(name, version, f"pkg:maven/{group}/{name}@{version}", place)
-            yield {**jar, "group": group, "hashes": [{"alg": "SHA-256", "content": sha256}]}
+            hashes = [{"alg": "SHA-256", "content": sha256}]
+            described = folder / "ivy" / group / name / f"ivy-{version}.xml"
+            stated = (each.get("name", "") for each in ET.parse(described).iter("license"))
+            yield {**jar, "group": group, "hashes": hashes} | _licences(stated)
+
+
+def _licences(names: Iterable[str]) -> dict[str, Any]:
+    found = [{"license": {"name": name}} for name in dict.fromkeys(filter(None, names))]
+    return {"licenses": found} if found else {}
 
 
 def _jars_of_pyspark() -> Iterator[dict[str, Any]]:

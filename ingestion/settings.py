@@ -192,7 +192,11 @@ class Settings(BaseModel):
     )
     streams: LocalPath = Field(Path("assets/streams"), description="Folder of the declarations.")
     jars: LocalPath = Field(
-        Path(".jars"), description="Folder of the jars that `make setup` fetched."
+        Path(".jars"), description="Folder of the jars, which are fetched when they are needed."
+    )
+    maven: str | None = Field(
+        None,
+        description="URL of a mirror of Maven Central to fetch jars from; `off`: fetch none.",
     )
     lock: Literal["kernel", "lease"] = Field(
         "kernel",
@@ -251,6 +255,13 @@ class Settings(BaseModel):
                 found = {**found.pop(_ADDRESS), **found}
             rest[cluster.setting] = found
         return rest
+
+    @field_validator("maven")
+    @classmethod
+    def _is_a_repository(cls, url: str | None) -> str | None:
+        if url not in (None, "off") and not re.fullmatch(r"(https?|file)://[^\s@]+", url or ""):
+            raise ValueError("must be a URL without a login, as https://host/path, or `off`")
+        return url
 
     @field_validator("alert_webhook")
     @classmethod

@@ -35,6 +35,7 @@ PARTS = {
     "py4j": "pyspark",
     "pydantic_core": "pydantic",
     "dagster_shared": "dagster",
+    "packaging": "dagster",
     "mmh3": "pyiceberg",
     "sqlalchemy": "pyiceberg",
     "requests": "pyiceberg",

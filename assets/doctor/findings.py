@@ -8,8 +8,10 @@ the Dagster that this project pins: its own command line has none for either.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
+
+from packaging.requirements import Requirement
 
 from oncelake.assets.doctor.idle import diagnose_starters, since
 from oncelake.assets.doctor.instance import InstanceFacts
@@ -36,6 +38,14 @@ def diagnose_dagster(facts: InstanceFacts) -> Iterator[Finding]:
         if len(locations) > len({*locations}):
             evidence = f"its newest runs are of {', then '.join(locations)}"
             yield findings.TWO_LOCATIONS.of(stream, evidence)
+
+
+def diagnose_version(found: str, requirements: Iterable[str]) -> Iterator[Finding]:
+    """Note a version of Dagster that the package's own requirements do not have."""
+    for stated in map(Requirement, requirements):
+        if stated.name == _ABOUT and not stated.specifier.contains(found, prereleases=True):
+            evidence = f"{found}, and tried were {stated.specifier}"
+            yield findings.UNTRIED_DAGSTER.of(_ABOUT, evidence)
 
 
 def _of_run(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from oncelake.ingestion.cli.commands import (
     jars,
     kafka,
     maintain,
+    new,
     plan,
     quarantine,
     rewind,
@@ -45,7 +46,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 kafka_app = typer.Typer(
-    help="Start, stop and look at the embedded Kafka: one broker on this machine, for trying "
+    help="Start, stop, fill and look at the embedded Kafka: one broker on this machine, for trying "
     "things out. It keeps its records, its cluster id and, where it is free, its port.",
     no_args_is_help=True,
 )
@@ -84,7 +85,7 @@ def oncelake(
 
 
 for command in (
-    *(init.init, discover.discover, run.run, run.follow),
+    *(new.new, init.init, discover.discover, run.run, run.follow),
     *(status.status, status.ledger, status.doctor, verify.verify, audit.audit),
     *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.alter, plan.rebuild),
     *(rewind.history, rewind.rewind, rewind.replay, maintain.maintain, erase.erase),
@@ -93,7 +94,7 @@ for command in (
     *(decisions.reset, decisions.unlock),
 ):
     app.command(cls=OncelakeCommand)(command)
-for of_kafka in (kafka.up, kafka.down, kafka.status):
+for of_kafka in (kafka.up, kafka.down, kafka.status, kafka.send):
     kafka_app.command(cls=OncelakeCommand)(of_kafka)
 archive_app.command("list", cls=OncelakeCommand)(archive.list_)
 archive_app.command(cls=OncelakeCommand)(archive.restore)

@@ -3,6 +3,7 @@
 PySpark brings Ivy along; it runs once, here, so that Spark starts later without resolving
 anything. ``ivy.xml`` says which jars, ``jars.lock`` what is in them: a jar with another
 sha256, a missing jar and a surplus one are all refused, and nothing half-fetched is ever seen.
+What is about to start a JVM calls ``require_jars``, which fetches those that it lacks.
 
     python -m oncelake.ingestion.local.jars             fetch what is missing
     python -m oncelake.ingestion.local.jars --s3        fetch what Spark needs for a lake on S3
@@ -19,15 +20,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from oncelake.ingestion.errors import DependencyError, IngestionError, SetupError, counted
 from oncelake.ingestion.kafka.java import find_java, pyspark_home
-from oncelake.ingestion.local.process import run_and_capture
-from oncelake.ingestion.settings import load_settings
+from oncelake.ingestion.local.process import file_lock
+from oncelake.ingestion.settings import Settings, load_settings
 
 CONFIGURATIONS = ("spark", "broker")
 STORE_CONFIGURATIONS = ("s3",)
@@ -39,29 +41,78 @@ _HERE = Path(__file__).parent
 _LOCK = _HERE / "jars.lock"
 _OURS = _HERE / "spark_s3.jar"
 _TIMEOUT_SECONDS = 900
+_CENTRAL = "Maven Central"
+_FETCHED: Final = re.compile(r"\[SUCCESSFUL ] [^#]*#(\S+)!")
 
 
-def fetch(folder: Path, configurations: Iterable[str] = CONFIGURATIONS) -> Iterator[str]:
+def require_jars(settings: Settings, *configurations: str) -> None:
+    """Fetch what a JVM is about to need and is not there, and tell of it on stderr.
+
+    Raises:
+        SetupError: they may not be fetched, or kept.
+        DependencyError: a jar could not be fetched.
+    """
+    if missing_jars(settings.jars, configurations):
+        for line in fetch(settings.jars, configurations, maven=settings.maven):
+            print(line, file=sys.stderr, flush=True)
+
+
+def fetch(
+    folder: Path, configurations: Iterable[str] = CONFIGURATIONS, *, maven: str | None = None
+) -> Iterator[str]:
     """Bring ``folder`` to what the lock file says, and yield one line of progress at a time.
 
     Does nothing but compare when everything is there already.
 
+    Args:
+        maven: URL of the repository to fetch from instead of Maven Central; with ``off`` nothing
+            is fetched.
+
     Raises:
-        SetupError: a jar is not the one that was locked; a rerun downloads it again.
+        SetupError: a jar is not the one that was locked; a rerun downloads it again. Or it is
+            missing, and may not be fetched, or the folder cannot be written in.
         DependencyError: a jar could not be fetched.
     """
-    locked = locked_jars()
     for conf in configurations:
-        expected = {name: sha for name, sha in locked.items() if name.startswith(f"{conf}/")}
-        if _sums(folder, conf) == expected:
-            yield f"{conf}: {counted(len(expected), 'jar')}, all there"
-            continue
-        yield f"{conf}: fetching {counted(len(expected), 'jar')} from Maven Central, some minutes"
-        with _fetched(folder, conf) as incoming:
-            _verify(_sums(incoming, conf), expected, cache=folder / "ivy")
-            shutil.rmtree(folder / conf, ignore_errors=True)
-            (incoming / conf).rename(folder / conf)
-        yield f"{conf}: {counted(len(expected), 'jar')} fetched"
+        expected = {name: sha for name, sha in locked_jars().items() if name.startswith(f"{conf}/")}
+        jars = counted(len(expected), "jar")
+        if _sums(folder, conf) != expected:
+            _prepare_to_fetch(folder, conf, maven)
+            with file_lock(folder / "fetch.lock"):
+                # Another process may have fetched them meanwhile.
+                if _sums(folder, conf) != expected:
+                    yield f"{conf}: fetching {jars} from {maven or _CENTRAL}, some minutes"
+                    yield from _install(folder, conf, expected, maven=maven)
+        yield f"{conf}: {jars}, all there"
+
+
+def _prepare_to_fetch(folder: Path, conf: str, maven: str | None) -> None:
+    if maven == "off":
+        raise SetupError(
+            f"the jars of {conf} in {folder} are not those of {_LOCK.name}, and "
+            "ONCELAKE_MAVEN=off. Next: copy them there, or name a repository (docs/offline.md)"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "fetch.lock").touch()
+    except OSError as error:
+        raise SetupError(
+            f"the jars of {conf} are to be fetched into {folder}, which cannot be written in: "
+            f"{error.strerror}. Next: oncelake jars, as somebody who may; or set ONCELAKE_JARS"
+        ) from error
+
+
+def _install(
+    folder: Path, conf: str, expected: dict[str, str], *, maven: str | None
+) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(dir=folder, prefix="incoming-") as incoming:
+        for number, jar in enumerate(
+            _run_ivy(conf, Path(incoming), folder / "ivy", maven=maven), 1
+        ):
+            yield f"{conf}: {number} of {len(expected)}, {jar}"
+        _verify(_sums(Path(incoming), conf), expected, cache=folder / "ivy")
+        shutil.rmtree(folder / conf, ignore_errors=True)
+        Path(incoming, conf).rename(folder / conf)
 
 
 def missing_jars(folder: Path, configurations: tuple[str, ...] = CONFIGURATIONS) -> tuple[str, ...]:
@@ -87,40 +138,40 @@ def lock(folder: Path) -> Iterator[str]:
         *(*CONFIGURATIONS, *STORE_CONFIGURATIONS),
         *(*TEST_CONFIGURATIONS, *CATALOG_CONFIGURATIONS, *CAPTURE_CONFIGURATIONS),
     ):
-        with _fetched(folder, conf) as incoming:
-            lines += (f"{sha}  {name}\n" for name, sha in _sums(incoming, conf).items())
+        with tempfile.TemporaryDirectory(dir=folder, prefix="incoming-") as incoming:
+            yield from _run_ivy(conf, Path(incoming), folder / "ivy")
+            lines += (f"{sha}  {name}\n" for name, sha in _sums(Path(incoming), conf).items())
     _LOCK.write_text("".join(lines))
     yield f"{_LOCK.name}: {counted(len(lines), 'jar')}"
 
 
-@contextmanager
-def _fetched(folder: Path, conf: str) -> Iterator[Path]:
-    """Yield a temporary folder beside the final one, with the fetched jars in ``<conf>/``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix="incoming-") as incoming:
-        _run_ivy(conf, into=Path(incoming), cache=folder / "ivy")
-        yield Path(incoming)
-
-
-def _run_ivy(conf: str, *, into: Path, cache: Path) -> None:
+def _run_ivy(conf: str, into: Path, cache: Path, *, maven: str | None = None) -> Iterator[str]:
+    """Fetch the jars of a configuration, and yield the name of each that was downloaded."""
     pattern = f"{into}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
-    command = [find_java(), f"-Divy.default.ivy.user.dir={cache}", "-jar", str(_ivy())]
-    command += ["-settings", str(_HERE / "ivysettings.xml"), "-ivy", str(_HERE / "ivy.xml")]
-    command += ["-cache", str(cache), "-confs", conf, "-types", "jar", "bundle", "tar.gz"]
-    command += ["-retrieve", pattern, "-warn"]
-    try:
-        ivy = run_and_capture(command, seconds=_TIMEOUT_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise DependencyError(
-            f"Maven Central did not deliver the jars for {conf} within {_TIMEOUT_SECONDS} s. "
-            "Next: look at the network, then make setup"
-        ) from error
+    command = [find_java(), f"-Divy.default.ivy.user.dir={cache}"]
+    command += [f"-Doncelake.maven={maven}", "-Doncelake.resolver=mirror"] if maven else []
+    command += ["-jar", str(_ivy()), "-settings", str(_HERE / "ivysettings.xml")]
+    command += ["-ivy", str(_HERE / "ivy.xml"), "-cache", str(cache), "-confs", conf]
+    command += ["-types", "jar", "bundle", "tar.gz", "-retrieve", pattern]
+    output: list[str] = []
+    out, both = subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(command, stdout=out, stderr=both, text=True) as ivy:
+        watch = threading.Timer(_TIMEOUT_SECONDS, ivy.kill)
+        watch.start()
+        try:
+            for line in ivy.stdout or ():
+                output.append(line)
+                if found := _FETCHED.search(line):
+                    yield found[1].replace(";", " ")
+        finally:
+            watch.cancel()
+            ivy.kill()
     if ivy.returncode != 0:
         problem = (
-            f"the jars for {conf} could not be fetched from Maven Central. "
-            "Next: look at the network (or at ivy.xml), then make setup"
+            f"the jars of {conf} could not be fetched from {maven or _CENTRAL}. Next: look at the "
+            "network, then oncelake jars; without a network, docs/offline.md"
         )
-        raise DependencyError("\n".join((*_complaints(ivy.stdout + ivy.stderr), problem)))
+        raise DependencyError("\n".join((*_complaints(output), problem)))
 
 
 def _ivy() -> Path:
@@ -130,10 +181,10 @@ def _ivy() -> Path:
     return found[0]
 
 
-def _complaints(output: str) -> Iterable[str]:
+def _complaints(output: Iterable[str]) -> Iterable[str]:
     """Return the lines of Ivy's output that name what is missing and why, each once."""
     telling = re.compile(r": not found|Server access error|FAILED|Exception|timed out")
-    lines = (line.strip(" \t:") for line in output.splitlines() if telling.search(line))
+    lines = (line.strip(" \t\n:") for line in output if telling.search(line))
     return islice(dict.fromkeys(f"  {line}" for line in lines), 12)
 
 
@@ -157,22 +208,23 @@ def _verify(found: dict[str, str], expected: dict[str, str], *, cache: Path) -> 
         shutil.rmtree(cache, ignore_errors=True)
         raise SetupError(
             f"not the jars of {_LOCK.name}: {', '.join(dict.fromkeys(wrong))}. Nothing was "
-            "installed. Next: make setup, which downloads them again; if that does not help, "
+            "installed. Next: oncelake jars, which downloads them again; if that does not help, "
             "somebody has changed them, or ivy.xml was edited without make lock"
         )
 
 
 def main(arguments: list[str]) -> int:
     """Run from a shell; the errors end up as one line each."""
-    folder = load_settings().jars
+    settings = load_settings()
     extras = {
         "--s3": STORE_CONFIGURATIONS,
         "--tests": TEST_CONFIGURATIONS,
         "--catalogs": CATALOG_CONFIGURATIONS,
     }
     wanted = extras.get("".join(arguments), CONFIGURATIONS)
+    fetched = fetch(settings.jars, wanted, maven=settings.maven)
     try:
-        for line in lock(folder) if arguments == ["--lock"] else fetch(folder, wanted):
+        for line in lock(settings.jars) if arguments == ["--lock"] else fetched:
             print(line, flush=True)
     except IngestionError as error:
         print(error, file=sys.stderr)

@@ -1,9 +1,11 @@
-"""Sends messages to a topic with confluent-kafka, for the demo, the tests and benchmarks."""
+"""Sends messages to a topic, for `oncelake kafka`, the demo, the tests and benchmarks."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, Producer
 
@@ -13,6 +15,9 @@ from oncelake.ingestion.settings import Settings
 
 # The demo's messages are stamped 2013: by Kafka's default of a week they would expire at once.
 _KEPT_FOR_EVER: Final = {"retention.ms": "-1", "cleanup.policy": "delete"}
+
+_SAMPLE: Final = Path(__file__).parent / "templates" / "orders.txt"
+SAMPLE_TOPIC: Final = "orders"
 
 
 class OutgoingMessage(Protocol):
@@ -29,6 +34,34 @@ class OutgoingMessage(Protocol):
     @property
     def timestamp_ms(self) -> int:
         """The timestamp that the record carries."""
+
+
+class Line(NamedTuple):
+    """A message that a line of text stands for: key, colon, value; without a value, a tombstone."""
+
+    key: bytes
+    value: bytes | None
+    timestamp_ms: int
+
+    @classmethod
+    def of(cls, line: str) -> Line:
+        """Read a line."""
+        key, _, value = line.strip().partition(":")
+        return cls(key.encode(), value.encode() or None, time.time_ns() // 1_000_000)
+
+
+def send_lines(settings: Settings, topic: str, lines: Iterable[str]) -> int:
+    """Send a message for each line, to a topic that is created if missing; return how many."""
+    create(settings, topic, partitions=2)
+    return produce(settings, topic, map(Line.of, filter(str.strip, lines)))
+
+
+def send_sample(settings: Settings) -> int:
+    """Fill the sample's topic, unless it has messages; return how many were sent."""
+    create(settings, SAMPLE_TOPIC, partitions=2)
+    if offset_count(settings, SAMPLE_TOPIC):
+        return 0
+    return send_lines(settings, SAMPLE_TOPIC, _SAMPLE.read_text().splitlines())
 
 
 def create(settings: Settings, topic: str, *, partitions: int) -> None:

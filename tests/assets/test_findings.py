@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.metadata import requires
 from typing import Any
 
 import pytest
 
-from oncelake.assets.doctor.findings import diagnose_dagster
+from oncelake.assets.doctor.findings import diagnose_dagster, diagnose_version
 from oncelake.assets.doctor.idle import is_started_by
 from oncelake.assets.doctor.instance import InstanceFacts
 from oncelake.assets.doctor.runs import RunFacts, SlotFacts
@@ -160,3 +161,15 @@ def test_code_locations_that_take_turns_at_a_stream_are_named(
 
     assert [(each.about, each.exit_code) for each in found] == [("orders", 0)] * is_found
     assert all("a, then b, then a" in each.evidence for each in found)
+
+
+@pytest.mark.parametrize(
+    ("version", "notes"),
+    [("1.13.20", 0), ("1.13.99", 0), ("1.13.19", 1), ("1.14.0", 1), ("1.14.0rc1", 1), ("2.0", 1)],
+)
+def test_another_dagster_is_only_noted(version: str, notes: int) -> None:
+    """One that nobody tried may do; the exit code stays that of what is wrong."""
+    found = [*diagnose_version(version, requires("oncelake") or [])]
+
+    assert [each.exit_code for each in found] == [0] * notes
+    assert all(f"{version}, and tried were <1.14,>=1.13.20" in each.evidence for each in found)

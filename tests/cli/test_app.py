@@ -16,7 +16,7 @@ from tests.cli.shell import ORDERS, answer, declare, oncelake, row
 COMMANDS = (
     *("run", "status", "ledger", "verify", "doctor", "validate", "schema", "accept"),
     *("adopt-topic", "adopt-table", "reset", "unlock", "init", "audit"),
-    *("kafka up", "kafka down", "kafka status"),
+    *("new", "jars", "kafka up", "kafka down", "kafka status", "kafka send"),
 )
 
 

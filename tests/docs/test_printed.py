@@ -24,6 +24,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable, write_deltalake
 
+from oncelake.ingestion.local.project import write_project
 from tests.support.world import ROOT
 
 BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -50,7 +51,9 @@ _VARIES: Final = {
 }
 # What needs a person, a browser, or the environment that the tests have already.
 _NOT_TYPED: Final = re.compile(
-    r"^(make|source|export|dagster|rm|oncelake kafka) .*\n", re.MULTILINE
+    r"^(make|source|export|dagster|rm|python3 -m venv|pip|cd|DAGSTER_HOME=\S+|oncelake new"
+    r"|oncelake kafka (up|down)).*\n",
+    re.MULTILINE,
 )
 
 
@@ -58,12 +61,8 @@ class Project:
     """A folder in which somebody follows the tutorial."""
 
     def __init__(self, folder: Path, kafka: str) -> None:
-        self.folder = folder
-        (folder / "assets" / "streams").mkdir(parents=True)
-        (folder / "docs").mkdir()
-        (folder / "docs" / "examples").symlink_to(ROOT / "docs" / "examples")
-        (folder / "dagster.yaml").touch()
-        (folder / "assets" / "stream.schema.json").touch()
+        self.folder = folder / "shop"
+        write_project(self.folder)
         kept = {name: text for name, text in os.environ.items() if not name.startswith("ONCELAKE")}
         self.environment = kept | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 from bench.sbom import bill_of_materials
 from oncelake.ingestion.local.jars import locked_jars
@@ -23,3 +25,30 @@ def test_every_locked_package_and_jar_is_listed_with_its_checksum() -> None:
     assert any(ref.startswith("pyspark/spark-core_") for ref in listed)
     assert len(listed) == len(found["components"])
     assert bill_of_materials(ROOT, JARS) == found
+
+
+def test_the_bill_in_the_wheel_is_the_one_of_the_locks() -> None:
+    """Whoever changes a lock file writes it again; licences are known where a package is there."""
+    found, stored = (
+        bill_of_materials(ROOT, JARS),
+        json.loads((ROOT / "oncelake.cdx.json").read_text()),
+    )
+
+    assert _without_licences(stored) == _without_licences(found), "Next: make sbom"
+
+
+def test_jars_and_packages_have_their_licences() -> None:
+    """All but the packages of other systems, one without a statement, and PySpark's own jars."""
+    listed = json.loads((ROOT / "oncelake.cdx.json").read_text())["components"]
+    lacking = {
+        each["name"]
+        for each in listed
+        if "licenses" not in each and not each["bom-ref"].startswith("pyspark/")
+    }
+
+    assert lacking == {"httpx2-jsfetch", "pyreadline3", "pywin32", "pyruhvro"}
+
+
+def _without_licences(bill: dict[str, Any]) -> dict[str, Any]:
+    components = [{**each, "licenses": None} for each in bill["components"]]
+    return {**bill, "components": components, "serialNumber": None}

@@ -17,13 +17,14 @@ OnS3 = Annotated[
 def jars(s3: OnS3 = False) -> None:
     """Fetch the jars that runs need into ONCELAKE_JARS, exactly those that this release locks.
 
-    In a clone `make setup` does it, and `make setup-s3` what `--s3` adds. Does nothing but compare
-    when everything is there; a jar with another checksum is refused (exit 2), and a network that is
-    away is exit 5.
+    A run fetches what it lacks by itself, all but what `--s3` adds; in a clone `make setup` and
+    `make setup-s3` do. Does nothing but compare when everything is there; a jar with another
+    checksum is refused (exit 2), and a network that is away is exit 5. ONCELAKE_MAVEN names a
+    mirror.
     """
     from oncelake.ingestion.local.jars import CONFIGURATIONS, STORE_CONFIGURATIONS, fetch
 
     settings = load_settings()
     more = STORE_CONFIGURATIONS if s3 else ()
-    for line in fetch(settings.jars, (*CONFIGURATIONS, *more)):
+    for line in fetch(settings.jars, (*CONFIGURATIONS, *more), maven=settings.maven):
         output.say(line)

@@ -1,7 +1,8 @@
-"""``oncelake kafka up``, ``down`` and ``status``: the embedded Kafka."""
+"""``oncelake kafka up``, ``down``, ``status`` and ``send``: the embedded Kafka."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 from oncelake.ingestion.cli import output
 from oncelake.ingestion.cli.command import AsJson
 from oncelake.ingestion.cli.commands.streams import load_settings
-from oncelake.ingestion.errors import DONE, UNREACHABLE
+from oncelake.ingestion.errors import DONE, UNREACHABLE, counted
 
 if TYPE_CHECKING:
     from oncelake.ingestion.local.broker import Broker
@@ -27,6 +28,10 @@ def up(
     if_used: Annotated[
         bool, typer.Option("--if-used", help="Start nothing where ONCELAKE_KAFKA names others.")
     ] = False,
+    sample: Annotated[
+        bool,
+        typer.Option("--sample", help="Also send ten records to a topic `orders`, if it is empty."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Start the embedded Kafka, or find it running, and print its address.
@@ -35,14 +40,36 @@ def up(
     find it by themselves, unless ONCELAKE_KAFKA names other brokers.
     """
     from oncelake.ingestion.local import broker
+    from oncelake.ingestion.local.jars import require_jars
 
     settings = load_settings()
     if if_used and settings.kafka.address is not None:
         _report(broker.status(settings.state / "kafka"), settings, as_json)
         return
+    require_jars(settings, "broker")
     if not as_json:
         output.note("starting Kafka…")
-    _report(broker.up(settings.state / "kafka", jars=settings.jars, port=port), settings, as_json)
+    running = broker.up(settings.state / "kafka", jars=settings.jars, port=port)
+    if sample:
+        from oncelake.ingestion.local.produce import SAMPLE_TOPIC, send_sample
+        from oncelake.ingestion.settings import KafkaCluster
+
+        here = {"kafka": KafkaCluster(address=running.address)}
+        sent = send_sample(settings.model_copy(update=here))
+        output.note(f"{counted(sent, 'record')} sent to {SAMPLE_TOPIC}")
+    _report(running, settings, as_json)
+
+
+def send(topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]) -> None:
+    """Send each line of standard input to a topic, for trying things out: key, colon, value.
+
+    A line without a value is a record with a null value, a tombstone. The topic is created if it is
+    missing. Where ONCELAKE_KAFKA names other brokers, it goes there.
+    """
+    from oncelake.ingestion.local.produce import send_lines
+
+    sent = send_lines(load_settings(), topic, sys.stdin)
+    output.say(f"{counted(sent, 'record')} sent to {topic}")
 
 
 def status(as_json: AsJson = False) -> None:

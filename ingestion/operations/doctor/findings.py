@@ -165,3 +165,8 @@ SENSOR_OFF = FindingKind(
     "{prefix}dagster sensor start {sensor} {workspace}",
     DONE,
 )
+UNTRIED_DAGSTER = FindingKind(
+    "this Dagster is outside of the versions that Oncelake was tried with",
+    "leave it, or install one of them (docs/support.md)",
+    DONE,
+)

@@ -1,6 +1,6 @@
 """The Spark session: its jars and settings, each in this one place.
 
-Nothing is resolved or fetched here; ``make setup`` has put the jars where the settings say.
+The jars are where the settings say, or are fetched to there before the first JVM.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 from oncelake.ingestion.errors import SetupError
 from oncelake.ingestion.kafka.java import find_java
 from oncelake.ingestion.local.class_archive import archive_options, class_path
+from oncelake.ingestion.local.jars import require_jars
 from oncelake.ingestion.pipeline.spark.cluster import (
     for_executors,
     joined_cluster,
@@ -176,6 +177,7 @@ def start_session(
     """
     if SparkContext._gateway is None:
         find_java()
+        require_jars(settings, "spark")
     if SparkContext._active_spark_context is None:
         refuse_silent_master(settings.spark_master)
     config: dict[str, Any] = {**(more or {}), **spark_config(settings, backlog)}

@@ -1,0 +1,75 @@
+"""Jars come when they are needed, from where the settings say, and never half."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from oncelake.ingestion.errors import DependencyError, SetupError
+from oncelake.ingestion.local.jars import fetch, locked_jars, missing_jars, require_jars
+from oncelake.ingestion.settings import load_settings
+from tests.support.world import JARS
+
+SPARK = [name for name in locked_jars() if name.startswith("spark/")]
+
+
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A repository like a company's mirror, with the files that Ivy has fetched already."""
+    root = tmp_path_factory.mktemp("mirror")
+    for pom in (JARS / "ivy").glob("*/*/ivy-*.xml.original"):
+        version = pom.name.removeprefix("ivy-").removesuffix(".xml.original")
+        organisation, name = pom.parts[-3:-1]
+        folder = root.joinpath(*organisation.split("."), name, version)
+        folder.mkdir(parents=True)
+        shutil.copy(pom, folder / f"{name}-{version}.pom")
+        for jar in pom.parent.glob(f"*s/{name}-{version}.jar"):
+            shutil.copy(jar, folder)
+    return root.as_uri()
+
+
+@pytest.mark.slow
+def test_a_run_gets_its_jars_from_the_mirror(
+    mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line a jar on stderr; the second time nothing is asked, and nothing said."""
+    settings = load_settings(jars=tmp_path / "jars", maven=mirror)
+    require_jars(settings, "spark")
+
+    said = capsys.readouterr()
+    assert missing_jars(settings.jars, ("spark",)) == ()
+    assert said.out == ""
+    assert f"spark: fetching {len(SPARK)} jars from {mirror}" in said.err
+    assert f"spark: {len(SPARK)} of {len(SPARK)}, " in said.err
+    assert sorted(each.name for each in settings.jars.iterdir()) == ["fetch.lock", "ivy", "spark"]
+    require_jars(load_settings(jars=settings.jars, maven="off"), "spark")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_a_mirror_without_a_jar_leaves_nothing(tmp_path: Path) -> None:
+    """What is missing is named, and the folder has no part of it."""
+    with pytest.raises(DependencyError, match=r"not found(.|\n)*Next: look at the network"):
+        list(fetch(tmp_path, ("spark",), maven=(tmp_path / "nothing").as_uri()))
+
+    assert missing_jars(tmp_path, ("spark",)) == tuple(SPARK)
+    assert not list(tmp_path.glob("incoming-*"))
+
+
+def test_nothing_is_fetched_where_that_is_forbidden(tmp_path: Path) -> None:
+    """What lacks its jars says so, and what to do, at once."""
+    settings = load_settings(jars=tmp_path / "jars", maven="off")
+
+    with pytest.raises(SetupError, match=r"ONCELAKE_MAVEN=off\. Next: copy them there"):
+        require_jars(settings, "spark")
+    assert not settings.jars.exists()
+
+
+def test_a_folder_that_cannot_be_written_in_is_named(tmp_path: Path) -> None:
+    """Jars are not fetched to be thrown away."""
+    (tmp_path / "jars").write_text("a file, which even root cannot write in")
+
+    with pytest.raises(SetupError, match=r"cannot be written in: .*Next: oncelake jars"):
+        require_jars(load_settings(jars=tmp_path / "jars"), "spark")
