@@ -59,7 +59,7 @@ rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/apt/archives/*.deb
 # What a clone has beside its files, and what steps leave behind.
 _SURPLUS = """
 find . -name planted
-find /root/.cache /var/lib/apt/lists /var/cache/apt .jars/ivy -type f 2>/dev/null || :
+find /root/.cache /var/lib/apt/lists /var/cache/apt .jars/ivy -type f -size +0 2>/dev/null || :
 """
 
 
@@ -189,6 +189,7 @@ class ContainerHost:
         print(f"  {self.name}: {' '.join(command) or 'the command of the image'}", flush=True)
         name = f"{_IMAGE}-{self.name}-{uuid.uuid4().hex[:6]}"
         words = [self.engine.program, "run", "--name", name, "--hostname", self.name]
+        words += ["--add-host", f"{self.name}:127.0.0.1"]
         words += [*self.lake.options, "--volume", f"{_IMAGE}-{self.name}:/state", _IMAGE, *command]
         log = self.lake.folder / f"{name}.log"
         with log.open("wb") as printed:
@@ -231,14 +232,15 @@ def _build(engine: ContainerEngine, context: Path) -> None:
     engine("build", "--network", "host", "--no-cache", "--tag", _IMAGE, context)
     print(f"  built in {time.monotonic() - began:.0f} s", flush=True)
     print(engine("history", "--no-trunc", "--format", "{{.Size}}  {{.CreatedBy}}", _IMAGE))
-    inside = ["run", "--rm", "--user", "root", _IMAGE, "sh", "-c", _SURPLUS]
+    inside = ["run", "--rm", "--network", "none", "--user", "root", _IMAGE, "sh", "-c", _SURPLUS]
     _must(not (surplus := engine(*inside)), f"nothing superfluous is in the image\n{surplus}")
 
 
 @contextmanager
 def _lake(at: Path) -> Iterator[LakeOfHosts]:
     kafka = broker.up(at / "kafka", jars=JARS, tied_to_caller=True).address
-    (at / "streams").mkdir()
+    for name in ("streams", "store"):
+        (at / name).mkdir()
     (at / "streams" / "orders.yaml").write_text(_STREAM)
     try:
         with moto(at / "store") as address:
