@@ -101,7 +101,7 @@ def test_a_host_whose_own_name_does_not_resolve_must_name_it_where_aws_keys_are(
     refused = start_elsewhere(tmp_path, on=_NAMELESS, **keys)
 
     assert "this host's own name, nosuchhost, and that does not resolve" in refused.stderr
-    assert "Next: give nosuchhost in /etc/hosts the address 127.0.0.1" in refused.stderr
+    assert "Next: set nosuchhost in /etc/hosts to the address of this host" in refused.stderr
 
 
 @only_root
