@@ -6,7 +6,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/oncelake
 COPY . .
-RUN make setup setup-s3 && useradd --create-home oncelake && mkdir /state \
+RUN make setup setup-s3 && rm -rf /root/.cache .jars/ivy && useradd --create-home oncelake && mkdir /state \
     && sed 's|: \.dagster|: /state/.dagster|' dagster.yaml > /state/dagster.yaml && chown oncelake /state
 USER oncelake
 ENV PATH=/opt/oncelake/.venv/bin:$PATH ONCELAKE_STATE=/state DAGSTER_HOME=/state

@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test quickstart ranges newest-dagster unit docs lint format lock clean
-.PHONY: audit sbom dist release-dry spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
+.PHONY: audit sbom dist release-dry spark-s3 bench image size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
 .PHONY: catalogs world-rest
 
 help: ## daily: List the targets
@@ -84,6 +84,10 @@ newest-dagster: setup ## release: The same with the newest Dagster there is; whe
 # Not worksteal, which knows no groups: a module, and all that asks for the registry or a further broker,
 # stays on one worker (tests/support/schedule.py).
 in_parallel := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
+
+image: setup ## release: Build the image, and let two hosts of it share a lake (ENGINE=podman BASE=debootstrap WITH=)
+	@$(bin)/python -m tests.image --engine $(or $(ENGINE),podman) \
+		$(if $(filter debootstrap,$(BASE)),--debootstrap) $(foreach file,$(WITH),--with $(file))
 
 unit: setup ## daily: Run the tests that need neither Spark nor Kafka
 	@$(bin)/pytest -m "not spark and not kafka"

@@ -92,6 +92,19 @@ def test_a_host_whose_own_name_does_not_resolve_runs_spark(tmp_path: Path) -> No
 
 
 @only_root
+@pytest.mark.spark
+def test_a_host_whose_own_name_does_not_resolve_must_name_it_where_aws_keys_are(
+    tmp_path: Path,
+) -> None:
+    """Spark looks it up to say whose keys these are; Java is not to blame."""
+    keys = {"AWS_ACCESS_KEY_ID": "a-key", "AWS_SECRET_ACCESS_KEY": "a-secret"}
+    refused = start_elsewhere(tmp_path, on=_NAMELESS, **keys)
+
+    assert "this host's own name, nosuchhost, and that does not resolve" in refused.stderr
+    assert "Next: set nosuchhost in /etc/hosts to the address of this host" in refused.stderr
+
+
+@only_root
 def test_a_driver_of_a_cluster_without_an_address_is_told_what_to_set(tmp_path: Path) -> None:
     """It is not Java that is missing; where it is set, the name is not to blame any more."""
     (tmp_path / "bin").mkdir()

@@ -303,9 +303,13 @@ def _translate_absent_jvm(settings: Settings) -> Iterator[None]:
             "which needs Java 17 or newer",
             "install a JDK, version 17, 21 or 25, and point JAVA_HOME to it; see oncelake doctor",
         )
-        if settings.on_cluster and _ADDRESS not in os.environ and not _resolves(name):
+        # With keys, Spark looks it up to say whose they are, whatever its address is set to.
+        has_keys = "AWS_SECRET_ACCESS_KEY" in os.environ
+        needs_name = has_keys or (settings.on_cluster and _ADDRESS not in os.environ)
+        if needs_name and not _resolves(name):
             why = f"which looks up this host's own name, {name}, and that does not resolve"
-            remedy = f"set {_ADDRESS} to the address at which executors reach this host"
+            where = f"{name} in /etc/hosts" if has_keys else _ADDRESS
+            remedy = f"set {where} to the address of this host, on a cluster that for executors"
         raise SetupError(
             f"{find_java()} did not start Spark, {why}; what it said is above. Next: {remedy}"
         ) from error
