@@ -52,6 +52,8 @@ _LEADER_IS_MOVING = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    # A leader's own, until it knows how far its followers had come before it was elected.
+    KafkaError.OFFSET_NOT_AVAILABLE,
     # The client's own error for a partition without one; also for one that it may not describe.
     KafkaError._NOENT,
 )
@@ -388,10 +390,27 @@ class Kafka:
                 }
                 return Ends({at: (each.offset, each.leader_epoch) for at, each in answers.items()})
             except DependencyError as error:
-                is_moving = code_of(error.__cause__) in _LEADER_IS_MOVING
-                if not is_moving or time.monotonic() > deadline:
+                if code_of(error.__cause__) not in _LEADER_IS_MOVING:
+                    raise
+                if time.monotonic() > deadline:
+                    self._refuse_leaderless(wanted)
                     raise
             time.sleep(_MOVED_WITHIN_SECONDS)
+
+    def _refuse_leaderless(self, partitions: Iterable[TopicPartition]) -> None:
+        """Name the partitions without a leader: the client's error is that of a missing right."""
+        try:
+            topics = self._admin.list_topics(timeout=self._timeout).topics
+        except KafkaException as error:
+            raise unreachable(self._settings, error, self._heard) from error
+        known = {
+            TopicPartition(name, number): part.leader
+            for name, topic in topics.items()
+            for number, part in topic.partitions.items()
+        }
+        if leaderless := [str(at) for at in partitions if known.get(at, 0) < 0]:
+            problem = f"no broker leads {', '.join(leaderless)}"
+            raise unreachable(self._settings, problem, self._heard)
 
     def _offsets_since(
         self, ends: Mapping[TopicPartition, int], moment: dt.datetime, isolation: IsolationLevel

@@ -49,6 +49,7 @@ class Writer:
 
     def pause(self) -> None:
         """Wait until nothing is on its way any more."""
+        self.idle.clear()
         self.paused.set()
         assert self.idle.wait(300), f"the writer of {self.topic} never came to an end"
 
@@ -60,17 +61,15 @@ class Writer:
     def _work(self) -> None:
         producer: Producer | None = None
         while not self._over.is_set():
-            if self.paused.is_set() and (producer is None or not len(producer)):
-                self.idle.set()
-                time.sleep(0.1)
-                continue
-            self.idle.clear()
             began = time.monotonic()
             try:
+                # A new one with the name of the last ends what that left open.
                 producer = producer or self._begin()
-                self._write(producer)
+                if not self.paused.is_set():
+                    self._write(producer)
+                elif producer.flush(1) == 0:
+                    self.idle.set()
             except (KafkaException, BufferError):
-                # The next one with this name ends what this one left open.
                 producer = None
             time.sleep(max(0.05, 0.25 - (time.monotonic() - began)))
 

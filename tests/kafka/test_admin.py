@@ -41,11 +41,13 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     return Kafka(Settings(kafka="127.0.0.1:1", kafka_timeout_seconds=1))
 
 
+@pytest.mark.parametrize(
+    "moving", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.OFFSET_NOT_AVAILABLE]
+)
 def test_a_partition_whose_leader_moves_is_asked_for_again(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, moving: int
 ) -> None:
-    """A new topic's first leader, or a broker's restart, ends no run."""
-    moving = KafkaError.NOT_LEADER_FOR_PARTITION
+    """A new topic's first leader, a broker's restart, or its first moments end no run."""
     monkeypatch.setattr(kafka, "_asked", Answers(moving, moving, 1234))
 
     assert kafka.earliest([AT]) == Offsets({AT: 1234})
