@@ -21,6 +21,8 @@ from oncelake.ingestion.storage.processes import ProcessId
 from tests.support.world import JARS, wait_until
 
 NUMBERS = (1, 2, 3)
+# The host of producers and runs.
+CLIENTS = 0
 # Its disk is a file system of its own, which can be full.
 SMALL_DISK = 3
 _DISK_MB = 1024
@@ -108,13 +110,13 @@ class ReplicatedCluster:
         return process is not None
 
     def cut(self, number: int, *others: int) -> None:
-        """Let whatever a broker sends to others be lost; 0 stands for the clients."""
+        """Let whatever a broker sends to others, or to the clients, be lost."""
         for other in others:
             self._neighbour(number, "replace", other, "lladdr", _NOBODY, "nud", "permanent")
 
     def join(self, number: int) -> None:
         """Undo ``cut`` and ``slow``."""
-        for other in {0, *NUMBERS} - {number}:
+        for other in {CLIENTS, *NUMBERS} - {number}:
             with suppress(subprocess.CalledProcessError):
                 self._neighbour(number, "del", other)
         with suppress(subprocess.CalledProcessError):
@@ -170,7 +172,7 @@ class ReplicatedCluster:
 
     def _lay_network(self) -> None:
         _call("ip", "link", "add", self.name, "type", "bridge")
-        _call("ip", "addr", "add", f"{self._ip(0)}/24", "dev", self.name)
+        _call("ip", "addr", "add", f"{self._ip(CLIENTS)}/24", "dev", self.name)
         _call("ip", "link", "set", self.name, "up")
         for number in NUMBERS:
             host, cable = self._host(number), f"{self.name}v{number}"

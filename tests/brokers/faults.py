@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.brokers.cluster import NUMBERS, SMALL_DISK, ReplicatedCluster, await_true
+from tests.brokers.cluster import CLIENTS, NUMBERS, SMALL_DISK, ReplicatedCluster, await_true
 from tests.brokers.runs import Runs
 
 
@@ -45,40 +45,30 @@ def _kill_run(on: Victims) -> Iterator[None]:
     yield
 
 
+def _cut(on: Victims, number: int, *others: int) -> Iterator[None]:
+    on.cluster.cut(number, *others)
+    yield
+    on.cluster.join(number)
+
+
+def _others(number: int) -> set[int]:
+    return set(NUMBERS) - {number}
+
+
 def _cut_off(on: Victims) -> Iterator[None]:
     """The clients still reach it; some still take it for the leader."""
     number = on.any()
-    on.cluster.cut(number, *set(NUMBERS) - {number})
-    yield
-    on.cluster.join(number)
+    return _cut(on, number, *_others(number))
 
 
 def _cut_controller_off(on: Victims) -> Iterator[None]:
     number = on.cluster.controller
-    on.cluster.cut(number, *set(NUMBERS) - {number})
-    yield
-    on.cluster.join(number)
-
-
-def _cut_two_apart(on: Victims) -> Iterator[None]:
-    one, other = on.dice.sample(NUMBERS, 2)
-    on.cluster.cut(one, other)
-    yield
-    on.cluster.join(one)
-
-
-def _cut_off_from_clients(on: Victims) -> Iterator[None]:
-    number = on.any()
-    on.cluster.cut(number, 0)
-    yield
-    on.cluster.join(number)
+    return _cut(on, number, *_others(number))
 
 
 def _isolate(on: Victims) -> Iterator[None]:
     number = on.any()
-    on.cluster.cut(number, 0, *set(NUMBERS) - {number})
-    yield
-    on.cluster.join(number)
+    return _cut(on, number, CLIENTS, *_others(number))
 
 
 def _slow(on: Victims) -> Iterator[None]:
@@ -138,8 +128,8 @@ FAULTS: Mapping[str, Fault] = {
     "kill a run": _kill_run,
     "cut a broker off from the others": _cut_off,
     "cut the controller off from the others": _cut_controller_off,
-    "cut two brokers apart": _cut_two_apart,
-    "cut a broker off from the clients": _cut_off_from_clients,
+    "cut two brokers apart": lambda on: _cut(on, *on.dice.sample(NUMBERS, 2)),
+    "cut a broker off from the clients": lambda on: _cut(on, on.any(), CLIENTS),
     "isolate a broker": _isolate,
     "slow a broker to 128 kbit/s": _slow,
     "freeze a broker": _freeze,
