@@ -40,7 +40,7 @@ _RECORDS, _KILLS, _SECONDS = 20_000, 3, 900
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class AccountPlace:
     """Where an account leads.
 
     Attributes:
@@ -61,16 +61,18 @@ _GLUE = (
 )
 _UNITY = '{{"delta": {{"catalog": {{"unity": {{"table": "{WORLD_SCHEMA}.{name}"}}}}}}}}'
 PLACES = {
-    "here": Place(about="the embedded Kafka and a folder", needs=()),
-    "aws": Place(about="S3 and Glue", needs=(_LAKE, "AWS_REGION", "WORLD_DATABASE"), sink=_GLUE),
-    "gcs": Place(about="Google Cloud Storage", needs=(_LAKE,)),
-    "azure": Place(about="Azure Data Lake Storage", needs=(_LAKE,)),
-    "msk": Place(about="Amazon MSK", needs=_LOGIN),
-    "confluent": Place(about="Confluent Cloud", needs=(*_LOGIN, *_USER)),
-    "k8s": Place(
+    "here": AccountPlace(about="the embedded Kafka and a folder", needs=()),
+    "aws": AccountPlace(
+        about="S3 and Glue", needs=(_LAKE, "AWS_REGION", "WORLD_DATABASE"), sink=_GLUE
+    ),
+    "gcs": AccountPlace(about="Google Cloud Storage", needs=(_LAKE,)),
+    "azure": AccountPlace(about="Azure Data Lake Storage", needs=(_LAKE,)),
+    "msk": AccountPlace(about="Amazon MSK", needs=_LOGIN),
+    "confluent": AccountPlace(about="Confluent Cloud", needs=(*_LOGIN, *_USER)),
+    "k8s": AccountPlace(
         about="Spark on Kubernetes", needs=("ONCELAKE_SPARK_MASTER", _LAKE, "ONCELAKE_KAFKA")
     ),
-    "databricks": Place(
+    "databricks": AccountPlace(
         about="Unity Catalog",
         needs=(_LAKE, "ONCELAKE_UNITY", "ONCELAKE_UNITY_TOKEN", "WORLD_SCHEMA"),
         sink=_UNITY,
@@ -99,7 +101,7 @@ def main(names: list[str]) -> int:
     return int(not result.startswith("held"))
 
 
-def _try(place: Place) -> str:
+def _try(place: AccountPlace) -> str:
     stream = f"world_{secrets.token_hex(4)}"
     with ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="world-")))
@@ -109,7 +111,7 @@ def _try(place: Place) -> str:
         given = {"lake": str(lake), "state": str(folder / "state"), "streams": folder / "streams"}
         if "ONCELAKE_KAFKA" not in os.environ:
             given["kafka"] = ends.enter_context(broker_in(folder / "kafka"))
-        trial = Trial(stream, changed(load_settings(), **given))
+        trial = StreamTrial(stream, changed(load_settings(), **given))
         ends.callback(Location.of(str(lake)).delete_all)
         ends.enter_context(trial.topic())
         result = trial.play(place)
@@ -118,7 +120,7 @@ def _try(place: Place) -> str:
 
 
 @dataclass(frozen=True)
-class Trial:
+class StreamTrial:
     """One stream of one topic, both named for this trial."""
 
     stream: str
@@ -134,7 +136,7 @@ class Trial:
         finally:
             admin.delete_topics([self.stream])[self.stream].result(60)
 
-    def play(self, place: Place) -> str:
+    def play(self, place: AccountPlace) -> str:
         """Load, kill runs, and prove; return what came of it."""
         sink = place.sink.format(name=self.stream, **os.environ)
         declared = {
@@ -191,7 +193,7 @@ class Trial:
         return False
 
 
-def _drop_entry(place: Place, stream: str, settings: Settings) -> None:
+def _drop_entry(place: AccountPlace, stream: str, settings: Settings) -> None:
     """Drop the table's entry in its catalog; the files go with the lake's folder."""
     if place.sink == _GLUE:
         database = os.environ["WORLD_DATABASE"]

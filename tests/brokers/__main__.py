@@ -56,6 +56,7 @@ def main() -> int:
     faults = sum((Counter(each["faults"]) for each in recorded), Counter[str]())
     for name, count in sorted(faults.items()):
         print(f"{count:>5} {name}")
+    print(f"{faults.total()} faults")
     for each in recorded:
         print({name: each[name] for name in ("minutes", "records", "rows", "runs")})
     return print_evidence(recorded, "minutes")
@@ -79,7 +80,7 @@ def _soak(options: argparse.Namespace, results: Results) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-class Stage:
+class ClusterSoak:
     """The cluster, what writes to it, and what reads it."""
 
     def __init__(
@@ -123,7 +124,7 @@ class Stage:
 
 
 @contextmanager
-def _stage(folder: Path, options: argparse.Namespace) -> Iterator[Stage]:
+def _stage(folder: Path, options: argparse.Namespace) -> Iterator[ClusterSoak]:
     sinks = options.sinks.split(",")
     with ExitStack() as ends:
         database = ends.enter_context(postgres(folder)) if "postgres" in sinks else None
@@ -158,7 +159,9 @@ def _stage(folder: Path, options: argparse.Namespace) -> Iterator[Stage]:
         ]
         for writer in writers:
             ends.callback(writer.end)
-        yield Stage(Victims(cluster=cluster, runs=runs, dice=dice), readings, writers, settings)
+        yield ClusterSoak(
+            Victims(cluster=cluster, runs=runs, dice=dice), readings, writers, settings
+        )
 
 
 if __name__ == "__main__":
