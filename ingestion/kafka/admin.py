@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import Any, cast
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     IsolationLevel,
@@ -175,7 +176,8 @@ class Kafka:
         for at, answer in asked.items():
             with suppress(KafkaException, TimeoutError):
                 found = answer.result(self._timeout + 1)
-                known[at] = found.offset, found.leader_epoch
+                if not _is_unknown(found):
+                    known[at] = found.offset, found.leader_epoch
         return Ends(known)
 
     def first_since(self, partitions: Iterable[TopicPartition], moment: dt.datetime) -> Offsets:
@@ -388,13 +390,20 @@ class Kafka:
                     at: self._answer(answer, right=_right_to_describe(at.topic))
                     for at, answer in asked.items()
                 }
-                return Ends({at: (each.offset, each.leader_epoch) for at, each in answers.items()})
             except DependencyError as error:
                 if code_of(error.__cause__) not in _LEADER_IS_MOVING:
                     raise
-                if time.monotonic() > deadline:
-                    self._refuse_leaderless(wanted)
-                    raise
+                problem = error
+            else:
+                if unknown := [str(at) for at, each in answers.items() if _is_unknown(each)]:
+                    said = f"it gives no offset of {', '.join(unknown)}"
+                    problem = unreachable(self._settings, said, self._heard)
+                else:
+                    places = {at: (each.offset, each.leader_epoch) for at, each in answers.items()}
+                    return Ends(places)
+            if time.monotonic() > deadline:
+                self._refuse_leaderless(wanted)
+                raise problem
             time.sleep(_MOVED_WITHIN_SECONDS)
 
     def _refuse_leaderless(self, partitions: Iterable[TopicPartition]) -> None:
@@ -483,7 +492,8 @@ class RecordReader:
                 offset, is_record = cast("int", message.offset()), message.error() is None
                 if is_record and each.start <= offset < each.end:
                     yield message
-                position = offset + 1 if is_record else max(offset, each.end)
+                # A new leader tells of an end before the range's, until it knows of the rest.
+                position = offset + 1 if is_record else offset
 
     def first_messages(
         self, places: Sequence[ClientTopicPartition], *, answer: int
@@ -529,6 +539,11 @@ class RecordReader:
             right = f"READ on topic {message.topic()!r}"
             raise unreachable(self._settings, KafkaException(error), self._heard, right=right)
         return message
+
+
+def _is_unknown(answer: Any) -> bool:
+    """Tell whether an answer has no offset: so the client answers, without an error, at times."""
+    return bool(answer.offset == OFFSET_INVALID)
 
 
 def _right_to_describe(topic: str) -> str:

@@ -80,8 +80,9 @@ class Runs:
         self.process = None
         self.codes[f"{reader} {code}"] += 1
         if code not in _ALLOWED:
-            said = self.log.read_bytes()[began:].decode(errors="replace")
-            self.wrong.append(f"a run ended with {code}: {said[-1500:]}")
+            said = self.log.read_bytes()[began:].decode(errors="replace").splitlines()
+            why = [line for line in said if "Next: " in line and "quarantine" not in line]
+            self.wrong.append(f"a run ended with {code}: {why or said[-3:]}")
         return code
 
     def _work(self) -> None:
