@@ -410,8 +410,8 @@ class Kafka:
         """Name the partitions without a leader: the client's error is that of a missing right."""
         try:
             topics = self._admin.list_topics(timeout=self._timeout).topics
-        except KafkaException as error:
-            raise unreachable(self._settings, error, self._heard) from error
+        except KafkaException:
+            return
         known = {
             TopicPartition(name, number): part.leader
             for name, topic in topics.items()
