@@ -46,8 +46,7 @@ from oncelake.ingestion.kafka.offsets import Ends, Offsets, Range, TopicPartitio
 from oncelake.ingestion.settings import Settings
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-# A broker's answers while a partition gets another leader, or its first one. librdkafka asks for
-# metadata again then, but gives the error to whoever asked for offsets.
+# A broker's answers while a partition gets another leader, or its first one.
 _LEADER_IS_MOVING = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -405,6 +404,13 @@ class Kafka:
                 self._refuse_leaderless(wanted)
                 raise problem
             time.sleep(_MOVED_WITHIN_SECONDS)
+            self._ask_for_leaders({at.topic for at in wanted})
+
+    def _ask_for_leaders(self, names: Iterable[str]) -> None:
+        """Let the client forget which leaders it knew: some errors do not make it ask again."""
+        for name in names:
+            with suppress(KafkaException):
+                self._admin.list_topics(name, timeout=self._timeout)
 
     def _refuse_leaderless(self, partitions: Iterable[TopicPartition]) -> None:
         """Name the partitions without a leader: the client's error is that of a missing right."""
