@@ -410,7 +410,7 @@ class Kafka:
         """Let the client forget which leaders it knew: some errors do not make it ask again."""
         for name in names:
             with suppress(KafkaException):
-                self._admin.list_topics(name, timeout=self._timeout)
+                self._admin.list_topics(name, timeout=_MOVED_WITHIN_SECONDS)
 
     def _refuse_leaderless(self, partitions: Iterable[TopicPartition]) -> None:
         """Name the partitions without a leader: the client's error is that of a missing right."""
