@@ -11,10 +11,13 @@ unexport PYTHONDONTWRITEBYTECODE
 export UV_SYSTEM_CERTS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# Where only an account leads; docs/world.md has what each needs.
+worlds := world-aws world-gcs world-azure world-msk world-confluent world-k8s world-databricks world-here
+
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test quickstart ranges newest-dagster unit docs lint format lock clean
 .PHONY: audit sbom dist release-dry spark-s3 bench image size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
-.PHONY: catalogs world-rest
+.PHONY: catalogs world-rest brokers soak-brokers brokers-versions $(worlds)
 
 help: ## daily: List the targets
 	@for group in daily proof release; do \
@@ -150,6 +153,20 @@ catalogs: setup .jars/.tests-fetched ## proof: Try Iceberg's catalogs on servers
 
 world-rest: setup ## proof: Try an Iceberg REST catalog of your own (URI=https://… CATALOG=default; docs/catalogs.md)
 	@$(bin)/python -m tests.catalogs --catalog $(or $(CATALOG),default) $(if $(URI),--uri $(URI))
+
+brokers: setup ## proof: Ingest from three brokers that go down, and are cut off (MINUTES=20 SEED=1 SINKS=delta,iceberg,postgres,kafka; needs root)
+	@$(bin)/python -m tests.brokers --minutes $(or $(MINUTES),20) --seed $(or $(SEED),1) \
+		$(if $(SINKS),--sinks $(SINKS))
+
+soak-brokers: ## proof: The same for an hour (MINUTES=60)
+	@$(MAKE) --no-print-directory brokers MINUTES=$(or $(MINUTES),60)
+
+brokers-versions: setup ## proof: Tell one story to brokers of several versions (VERSIONS="3.9.2 4.4.0")
+	@$(bin)/python -m tests.brokers.versions $(VERSIONS)
+
+# make world-aws: S3 and Glue, and so on: tests/world.py has the list, docs/world.md what each needs.
+$(worlds): world-%: setup $(if $(findstring s3://,$(ONCELAKE_LAKE)),setup-s3)
+	@$(bin)/python -m tests.world $*
 
 docs: setup ## daily: Build the documentation as a site in site/, strictly
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict

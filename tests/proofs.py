@@ -86,6 +86,7 @@ PROOFS: Final = (
         "make soak MINUTES=120 SEED={seed} RUNNER=follow RECORDS=800000",
         _FAULTS,
     ),
+    Proof("brokers", 1, "make soak-brokers SEED={seed}", r"(\d+) faults"),
     Proof("lives", 4, "make lives SEED={seed} STEPS=500", 500),
 )
 

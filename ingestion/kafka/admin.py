@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import Any, cast
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     IsolationLevel,
@@ -45,13 +46,14 @@ from oncelake.ingestion.kafka.offsets import Ends, Offsets, Range, TopicPartitio
 from oncelake.ingestion.settings import Settings
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-# A broker's answers while a partition gets another leader, or its first one. librdkafka asks for
-# metadata again then, but gives the error to whoever asked for offsets.
+# A broker's answers while a partition gets another leader, or its first one.
 _LEADER_IS_MOVING = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    # A leader's own, until it knows how far its followers had come before it was elected.
+    KafkaError.OFFSET_NOT_AVAILABLE,
     # The client's own error for a partition without one; also for one that it may not describe.
     KafkaError._NOENT,
 )
@@ -173,7 +175,8 @@ class Kafka:
         for at, answer in asked.items():
             with suppress(KafkaException, TimeoutError):
                 found = answer.result(self._timeout + 1)
-                known[at] = found.offset, found.leader_epoch
+                if not _is_unknown(found):
+                    known[at] = found.offset, found.leader_epoch
         return Ends(known)
 
     def first_since(self, partitions: Iterable[TopicPartition], moment: dt.datetime) -> Offsets:
@@ -386,12 +389,43 @@ class Kafka:
                     at: self._answer(answer, right=_right_to_describe(at.topic))
                     for at, answer in asked.items()
                 }
-                return Ends({at: (each.offset, each.leader_epoch) for at, each in answers.items()})
             except DependencyError as error:
-                is_moving = code_of(error.__cause__) in _LEADER_IS_MOVING
-                if not is_moving or time.monotonic() > deadline:
+                if code_of(error.__cause__) not in _LEADER_IS_MOVING:
                     raise
+                problem = error
+            else:
+                if unknown := [str(at) for at, each in answers.items() if _is_unknown(each)]:
+                    said = f"it gives no offset of {', '.join(unknown)}"
+                    problem = unreachable(self._settings, said, self._heard)
+                else:
+                    places = {at: (each.offset, each.leader_epoch) for at, each in answers.items()}
+                    return Ends(places)
+            if time.monotonic() > deadline:
+                self._refuse_leaderless(wanted)
+                raise problem
             time.sleep(_MOVED_WITHIN_SECONDS)
+            self._ask_for_leaders({at.topic for at in wanted})
+
+    def _ask_for_leaders(self, names: Iterable[str]) -> None:
+        """Let the client forget which leaders it knew: some errors do not make it ask again."""
+        for name in names:
+            with suppress(KafkaException):
+                self._admin.list_topics(name, timeout=_MOVED_WITHIN_SECONDS)
+
+    def _refuse_leaderless(self, partitions: Iterable[TopicPartition]) -> None:
+        """Name the partitions without a leader: the client's error is that of a missing right."""
+        try:
+            topics = self._admin.list_topics(timeout=self._timeout).topics
+        except KafkaException:
+            return
+        known = {
+            TopicPartition(name, number): part.leader
+            for name, topic in topics.items()
+            for number, part in topic.partitions.items()
+        }
+        if leaderless := [str(at) for at in partitions if known.get(at, 0) < 0]:
+            problem = f"no broker leads {', '.join(leaderless)}"
+            raise unreachable(self._settings, problem, self._heard)
 
     def _offsets_since(
         self, ends: Mapping[TopicPartition, int], moment: dt.datetime, isolation: IsolationLevel
@@ -464,7 +498,8 @@ class RecordReader:
                 offset, is_record = cast("int", message.offset()), message.error() is None
                 if is_record and each.start <= offset < each.end:
                     yield message
-                position = offset + 1 if is_record else max(offset, each.end)
+                # A new leader tells of an end before the range's, until it knows of the rest.
+                position = offset + 1 if is_record else offset
 
     def first_messages(
         self, places: Sequence[ClientTopicPartition], *, answer: int
@@ -510,6 +545,11 @@ class RecordReader:
             right = f"READ on topic {message.topic()!r}"
             raise unreachable(self._settings, KafkaException(error), self._heard, right=right)
         return message
+
+
+def _is_unknown(answer: Any) -> bool:
+    """Tell whether an answer has no offset: so the client answers, without an error, at times."""
+    return bool(answer.offset == OFFSET_INVALID)
 
 
 def _right_to_describe(topic: str) -> str:

@@ -129,14 +129,21 @@ def _read(reader: RecordReader, ranges: Sequence[Range], stop: threading.Event) 
     while left and not stop.is_set():
         messages = reader.poll_many(_AT_ONCE)
         parts.append(_records([each for each in messages if _is_within(each, left)]))
-        reached = {_at(each): cast("int", each.offset()) for each in messages}
-        ended = {_at(each) for each in messages if each.error() is not None}
-        for at, offset in reached.items():
-            # Behind the last record of a range may be markers of transactions, up to its end.
-            if at in left and (at in ended or offset + 1 >= left[at]):
+        for at, offset in {_at(each): _next_offset(each) for each in messages}.items():
+            if at in left and offset >= left[at]:
                 del left[at]
                 reader.consumer.incremental_unassign([ClientTopicPartition(*at)])
     return pa.concat_tables([RECORDS.empty_table(), *parts])
+
+
+def _next_offset(message: Message) -> int:
+    """Return the offset behind a record, or where its partition ends for now.
+
+    Behind the last record of a range may be markers of transactions, up to its end. A new leader
+    may know of less than that, until it has heard of its followers.
+    """
+    offset = cast("int", message.offset())
+    return offset if message.error() is not None else offset + 1
 
 
 def _at(message: Message) -> TopicPartition:

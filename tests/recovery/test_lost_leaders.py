@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.errors import TopicTruncatedError
+from oncelake.ingestion.errors import DependencyError, TopicTruncatedError
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.lake.ledger import Ledger
@@ -19,7 +19,7 @@ from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.settings import Settings
 from tests.support.long import only_long
 from tests.support.three_brokers import ThreeBrokers
-from tests.support.world import settings_in
+from tests.support.world import changed, settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, only_long]
 
@@ -95,6 +95,9 @@ def test_a_leader_that_was_cut_off_loses_what_was_read_of_it(
 
     # Before that, the other would still get all from it.
     cluster.await_leader("cut_off", -1)
+    by_controller = Kafka(changed(settings, kafka=cluster.addresses[1], kafka_timeout_seconds=2))
+    with pytest.raises(DependencyError, match="no broker leads cut_off-0"):
+        by_controller.stable_end([TopicPartition("cut_off", 0)])
     cluster.start(3)
     cluster.await_leader("cut_off", 3)
     cluster.send(3, "cut_off", *values("new", 8))

@@ -28,6 +28,10 @@ class Handler(BaseHTTPRequestHandler):
         """Let ``put`` answer."""
         self.put()
 
+    def do_DELETE(self) -> None:
+        """Let ``delete`` answer."""
+        self.delete()
+
     def get(self) -> None:
         """Refuse, as a server that has no such method."""
         self.answer(501)
@@ -37,6 +41,10 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(501)
 
     def put(self) -> None:
+        """Refuse, as a server that has no such method."""
+        self.answer(501)
+
+    def delete(self) -> None:
         """Refuse, as a server that has no such method."""
         self.answer(501)
 

@@ -73,6 +73,11 @@ class _Answers(Handler):
         else:
             self._say(404, {"message": f"no {path}"})
 
+    def delete(self) -> None:
+        if not self._is_refused():
+            del self.unity.tables[self.path.removeprefix(f"{_API}/tables/")]
+            self._say(200, {})
+
     def _is_refused(self) -> bool:
         self.unity.requests.append(f"{self.command} {self.path.removeprefix(_API)}")
         self.unity.on_request()

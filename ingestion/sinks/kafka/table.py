@@ -253,7 +253,12 @@ class TopicTable(SinkTable):
                 alter = f"kafka-configs.sh --alter --topic {topic} --add-config"
                 remedy = f"{alter} cleanup.policy={policy}"
                 return TableSettingsError(self.stream, problem, remedy=remedy)
-        if (count := len(log.partitions_of(notes))) != 1:
+        if not (count := len(log.partitions_of(notes))):
+            raise DependencyError(
+                f"topic {notes} is there, and not every broker shows it yet. Next: run the same "
+                "command again"
+            )
+        if count != 1:
             problem = f"topic {notes} has {count} partitions, and needs one."
             return TableSettingsError(self.stream, problem, remedy=_ANOTHER)
         return self.partitions_error(log)
