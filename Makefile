@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test ranges unit docs lint format lock clean
 .PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
-.PHONY: catalogs world-rest
+.PHONY: catalogs world-rest archive
 
 help: ## daily: List the targets
 	@for group in daily proof release; do \
@@ -136,6 +136,9 @@ catalogs: setup .jars/.tests-fetched ## proof: Try Iceberg's catalogs on servers
 
 world-rest: setup ## proof: Try an Iceberg REST catalog of your own (URI=https://… CATALOG=default; docs/catalogs.md)
 	@$(bin)/python -m tests.catalogs --catalog $(or $(CATALOG),default) $(if $(URI),--uri $(URI))
+
+archive: setup ## release: Write a lake of this version, which every later version must read, to tests/upgrade/archives
+	@$(bin)/python -m tests.upgrade.make
 
 docs: setup ## daily: Build the documentation as a site in site/, strictly
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict
