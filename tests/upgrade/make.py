@@ -61,10 +61,11 @@ def streams() -> list[Left]:
     """Return the streams of an archive."""
     places = (Failpoint.PREPARED, Failpoint.COMMITTED, Failpoint.PROJECTED)
     append = {"mode": "append", "keys": []}
+    scd2 = {"mode": "scd2", "sequence_by": ["at"], "tombstones": "quarantine"}
     return [
         *(Left(sink=sink, place=str(at)) for sink in SINKS for at in places),
         *(Left(sink=sink, declared=append) for sink in SINKS),
-        Left(sink="delta", declared={"mode": "scd2"}),
+        Left(sink="delta", declared=scd2),
         *(_left(sink, Failpoint.COMMITTED, "rebuild", *REASON) for sink in SINKS[:3]),
         *(_left(sink, Failpoint.SWAP_BEGUN, "rebuild", *REASON) for sink in SINKS[:3]),
         _left("delta", Failpoint.SWAP_CLEARED, "rebuild", *REASON),
@@ -90,14 +91,14 @@ def fill(left: Left, settings: Settings, session: ArrowSession) -> None:
     for partition in (0, 1):
         world.send(*(row(n, f"v{n}", 1) for n in range(partition, ROWS, 2)), partition=partition)
     world.run()
-    is_keyed = left.declared.get("mode") != "append"
+    is_upsert = "mode" not in left.declared
     world.send(row(2, "changed", 2), row(2, "changed again", 2), b"garbage")
-    if is_keyed:
+    if is_upsert:
         world.send(None, partition=1, id=1)
     world.run()
     # A redrive sends the tombstone in, once the stream declares what it means.
     world.declare(schema=EVOLVED, schema_change="evolve")
-    if is_keyed:
+    if is_upsert:
         world.declare(tombstones="quarantine")
         world.send(None, partition=1, id=5)
     world.send({**row(ROWS, "new", 3), "note": "evolved"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from oncelake.ingestion.declaration.spec import engine_version
 from tests.support.world import ROOT
-from tests.upgrade.archive import ARCHIVES, manifest_of
+from tests.upgrade.archive import ARCHIVES, MANIFEST, manifest_of
 from tests.upgrade.shape import shape
 
 RELEASES = sorted(ARCHIVES.glob("*.tar.xz"))
@@ -32,11 +33,36 @@ def test_this_version_has_its_archive() -> None:
 
 @pytest.mark.parametrize("archive", RELEASES, ids=lambda each: each.name)
 def test_an_archive_is_of_the_release_that_its_name_says(archive: Path) -> None:
-    """Each note in it, and each row of a ledger's commit, names that version and its format."""
+    """Each note in it names that version and its format."""
+    assert faults_of(archive) == []
+
+
+def test_an_archive_of_another_version_is_noticed(tmp_path: Path) -> None:
+    """Neither another name nor another manifest makes it that of a release."""
+    renamed = tmp_path / "9.9.9.tar.xz"
+    shutil.copy(RELEASES[0], renamed)
+    was = faults_of(renamed)
+    with tarfile.open(RELEASES[0]) as tar:
+        tar.extractall(tmp_path / "all", filter="data")
+    manifest = tmp_path / "all" / MANIFEST
+    manifest.write_text(manifest.read_text().replace(engine_version(), "9.9.9"))
+    with tarfile.open(renamed, "w:xz", preset=0) as tar:
+        for name in (MANIFEST, "lake"):
+            tar.add(tmp_path / "all" / name, name)
+
+    assert [each.split()[0] for each in was] == ["manifest", "notes"]
+    assert [each.split()[0] for each in faults_of(renamed)] == ["notes"]
+
+
+def faults_of(archive: Path) -> list[str]:
+    """Say what in an archive is not of the version that its name says."""
     manifest, version = manifest_of(archive), archive.name.removesuffix(".tar.xz")
-    written = {(note["oncelake"], note["format"]) for note in notes_in(archive)}
-    assert manifest["oncelake"] == version
-    assert written == {(version, manifest["shape"]["format"])}
+    written = {(note.get("oncelake"), note.get("format")) for note in notes_in(archive)}
+    meant = {(version, manifest["shape"]["format"])}
+    return [
+        *([f"manifest of {manifest['oncelake']}"] if manifest["oncelake"] != version else []),
+        *([f"notes of {written}"] if written != meant else []),
+    ]
 
 
 def test_the_archive_of_this_version_is_written_by_this_code() -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import pytest
 
 from oncelake.ingestion.declaration.spec import engine_version
+from oncelake.ingestion.delta.key_index import KeyIndex
 from oncelake.ingestion.errors import NewerFormatError
 from oncelake.ingestion.lake import archive
 from oncelake.ingestion.lake.ledger import Ledger, load_or_archive_ledger
@@ -20,10 +22,11 @@ from oncelake.ingestion.recovery.position import read_position
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.tables import format as lake_format
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, DamagedMetadataError
+from oncelake.ingestion.verify.columns.memory import ProofMemoryError, load_memory
 from tests.cli.shell import oncelake
 from tests.support.arrow_source import ArrowSession
 from tests.support.long import twins
-from tests.support.proof import find_problems
+from tests.support.proof import prove
 from tests.support.world import World, changed, row
 from tests.upgrade.newer import VERSION, Newer
 
@@ -186,10 +189,10 @@ def test_a_swap_that_a_newer_version_has_begun_is_left_to_it(
     assert world.paths.data.exists()
 
 
-def test_a_state_of_another_format_is_made_anew(
+def test_evidence_of_another_format_is_judged_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Evidence at the gate, an index of keys and a proof's memory count for nothing then."""
+    """What waits at the gate counts for nothing then."""
     empty: dict[str, Any] = {"ranges": (), "counts": {}, "misses": ()}
     batch = WithheldBatch(
         table_id="t", seq=1, epoch=1, judged_by="x", run_id="r", since="2026", records=0, **empty
@@ -203,23 +206,27 @@ def test_a_state_of_another_format_is_made_anew(
     assert read_withheld(world.paths) == batch
 
 
-def test_an_index_and_a_memory_of_another_format_are_made_anew(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are caches: the rows, and the proof, are right without them."""
-    world.declare(sink={"delta": {"key_index": True}}, deletion_vectors=True)
-    with monkeypatch.context() as newer:
-        newer.setattr("oncelake.ingestion.delta.key_index._FORMAT", 9)
-        newer.setattr("oncelake.ingestion.verify.columns.memory._FORMAT", 9)
-        world.send(row(6, "f"))
-        world.run()
-        assert find_problems(world) == ()
-    index, _ = world.paths.indexes
-    manifest = index / "manifest"
-    assert '"format": 9' in manifest.read_text()
-    world.send(row(6, "g"), row(1, "h"))
+def test_an_index_of_another_format_is_made_anew(tmp_path: Path) -> None:
+    """What was a row there may be anything."""
+    keys = [("id", "INT")]
+    index = KeyIndex(tmp_path, "table", keys)
+    index.update([("file", 100, 1)], lambda _: np.array([1], np.uint64))
+    manifest = tmp_path / "manifest"
+    assert len(KeyIndex(tmp_path, "table", keys)._runs) == 1
+    text = manifest.read_text().partition("\n")[2].replace('"format": 1', '"format": 2')
+    manifest.write_text(f"{crc32(text.encode())}\n{text}")
 
-    world.run()
+    assert KeyIndex(tmp_path, "table", keys)._runs == []
 
-    assert find_problems(world) == ()
-    assert '"format": 1' in manifest.read_text()
+
+def test_a_memory_of_another_format_is_not_gone_on_from(world: World) -> None:
+    """The next proof begins anew."""
+    prove(world)
+    file = world.paths.proof / "proof.json"
+    document = json.loads(file.read())
+    assert document["format"] == 2
+    file.put(json.dumps({**document, "format": 3}).encode())
+
+    with pytest.raises(ProofMemoryError, match="is of format 3"):
+        load_memory(world.paths.proof)
+    assert prove(world).holds

@@ -121,12 +121,12 @@ def _check_rows(world: World, *, is_erased: bool) -> None:
     elif world.spec.mode == "append":
         # What two batches have sent beside the rows of the first.
         assert len(world.rows()) == ROWS + 4
-    assert len(world.quarantined()) == (2 if world.spec.mode == "append" else 3)
+    assert len(world.quarantined()) == (3 if world.spec.mode == "upsert" else 2)
 
 
 def _redrive(world: World) -> None:
     """Declare what the tombstone means that waits, and send it in."""
-    if not world.spec.keys or "redrive" in world.paths.sink.kind.cannot:
+    if world.spec.mode != "upsert" or "redrive" in world.paths.sink.kind.cannot:
         return
     world.declare(tombstones="delete")
     world.write_declaration()
