@@ -8,12 +8,22 @@ the number (docs/decisions/15-one-number-for-the-format.md).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from oncelake.ingestion.declaration.spec import engine_version
 from oncelake.ingestion.errors import NewerFormatError
 
 FORMAT: Final = 1
+
+
+@cache
+def engine_version() -> str:
+    """Return the version of this engine."""
+    try:
+        return version("oncelake")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def marks() -> dict[str, Any]:

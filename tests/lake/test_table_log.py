@@ -39,7 +39,7 @@ def test_commit_metadata_is_read_back_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     "text",
     [None, "", "plain words", "[]", "{}"],
-    ids=["nothing", "empty", "words", "list", "object", "another version"],
+    ids=["nothing", "empty", "words", "list", "object"],
 )
 def test_a_foreign_commit_has_no_metadata_of_ours(text: str | None) -> None:
     """Metadata of other writers is left alone."""

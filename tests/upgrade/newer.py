@@ -12,8 +12,10 @@ from tests.support.world import ROOT, World, environment_of
 
 VERSION: Final = "9.8.0"
 _EDITS: Final = {
-    "ingestion/tables/format.py": [("FORMAT: Final = 1", "FORMAT: Final = 2")],
-    "ingestion/declaration/spec.py": [('return version("oncelake")', f'return "{VERSION}"')],
+    "ingestion/tables/format.py": [
+        ("FORMAT: Final = 1", "FORMAT: Final = 2"),
+        ('return version("oncelake")', f'return "{VERSION}"'),
+    ],
     # A field without which the newer one does not know what its batches mean.
     "ingestion/tables/commit_metadata.py": [
         ("            **marks(),\n", '            **marks(),\n            "needed": 7,\n'),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oncelake.ingestion.declaration.spec import engine_version
+from oncelake.ingestion.tables.format import engine_version
 from tests.support.world import ROOT
 from tests.upgrade.archive import ARCHIVES, MANIFEST, manifest_of
 from tests.upgrade.shape import shape
