@@ -17,7 +17,7 @@ worlds := world-aws world-gcs world-azure world-msk world-confluent world-k8s wo
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test quickstart ranges newest-dagster unit docs lint format lock clean
 .PHONY: audit sbom dist release-dry spark-s3 bench image size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
-.PHONY: catalogs world-rest brokers soak-brokers brokers-versions $(worlds)
+.PHONY: catalogs world-rest archive brokers soak-brokers brokers-versions $(worlds)
 
 help: ## daily: List the targets
 	@for group in daily proof release; do \
@@ -167,6 +167,9 @@ brokers-versions: setup ## proof: Tell one story to brokers of several versions 
 # make world-aws: S3 and Glue, and so on: tests/world.py has the list, docs/world.md what each needs.
 $(worlds): world-%: setup $(if $(findstring s3://,$(ONCELAKE_LAKE)),setup-s3)
 	@$(bin)/python -m tests.world $*
+
+archive: setup ## release: Write a lake of this version, which every later version must read, to tests/upgrade/archives
+	@$(bin)/python -m tests.upgrade.make
 
 docs: setup ## daily: Build the documentation as a site in site/, strictly
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict

@@ -168,6 +168,10 @@ class RefusedError(TerminalError):
         self.remedy = remedy
 
 
+class NewerFormatError(RefusedError):
+    """A newer version of Oncelake wrote the stream's tables, in a format unknown to this one."""
+
+
 class TopicRecreatedError(RefusedError):
     """The topic was deleted and created again: its offsets belong to other records now."""
 

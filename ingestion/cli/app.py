@@ -63,7 +63,7 @@ archive_app = typer.Typer(
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        from oncelake.ingestion.declaration.spec import engine_version
+        from oncelake.ingestion.tables.format import engine_version
 
         typer.echo(f"oncelake {engine_version()}")
         raise typer.Exit

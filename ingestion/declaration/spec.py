@@ -10,8 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
+from functools import cached_property
 from typing import Any, Final
 
 from pydantic import model_validator
@@ -344,15 +343,6 @@ def _of_mode(name: str, mode: Mode) -> dict[str, Any]:
             "required": [*(["keys"] if mode.has_keys else []), *mode.needs],
         },
     }
-
-
-@cache
-def engine_version() -> str:
-    """Return the version of this engine."""
-    try:
-        return version("oncelake")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _with_short_form(field: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]:

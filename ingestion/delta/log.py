@@ -14,7 +14,7 @@ from oncelake.ingestion.delta.files import data_files, is_delta, open_rows, read
 from oncelake.ingestion.delta.log_files import COMMIT, actions_in, commit_file, log_files
 from oncelake.ingestion.delta.vectors import Vector, vector_files, vectors_of
 from oncelake.ingestion.storage.checksums import matches_checksum
-from oncelake.ingestion.storage.damage import damaged_table
+from oncelake.ingestion.storage.damage import damaged_table, stream_of
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
@@ -98,7 +98,8 @@ class DeltaLog(CommitLog):
             for name, value in (made.get("operationMetrics") or {}).items()
         }
         try:
-            metadata = CommitMetadata.from_json(made.get("userMetadata"))
+            note, stream = made.get("userMetadata"), stream_of(self.path)
+            metadata = CommitMetadata.from_json(note, stream, self.path)
         except DamagedMetadataError as error:
             raise damaged_table(self.path, f"version {version}: {error}") from error
         return Commit(

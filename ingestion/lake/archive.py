@@ -29,6 +29,7 @@ from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.withheld import forget_withheld
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location, ObjectChangedError, Tag
+from oncelake.ingestion.tables.format import marks, refuse_newer
 from oncelake.ingestion.tables.table import NamedTable, foreign_table
 
 _STAMP = "%Y%m%dT%H%M%S%fZ"
@@ -145,7 +146,7 @@ class _Swap:
 
     def to_json(self) -> bytes:
         """Write it as the journal holds it."""
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(asdict(self) | marks()).encode()
 
 
 def swap_tables(paths: StreamPaths, new: Location | None = None, *, why: str) -> Swapped:
@@ -276,7 +277,9 @@ def _read_swap(paths: StreamPaths) -> tuple[_Swap, Tag] | None:
         content, tag = _swap_file(paths).read_tagged()
     except FileNotFoundError:
         return None
-    return _Swap(**json.loads(content)), tag
+    said = json.loads(content)
+    refuse_newer(paths.stream, _swap_file(paths), said)
+    return _Swap(**{each: said[each] for each in _Swap.__slots__ if each in said}), tag
 
 
 def _swap_file(paths: StreamPaths) -> Location:

@@ -37,7 +37,7 @@ from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.checksums import matches_checksum, seal
-from oncelake.ingestion.storage.damage import damaged_table
+from oncelake.ingestion.storage.damage import damaged_table, stream_of
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import Commit
 from oncelake.ingestion.tables.commit_metadata import (
@@ -48,6 +48,7 @@ from oncelake.ingestion.tables.commit_metadata import (
     Identity,
     Kind,
 )
+from oncelake.ingestion.tables.format import marks, refuse_newer
 
 _RANGE = pa.struct(
     {
@@ -70,9 +71,11 @@ SCHEMA = pa.schema(
         pa.field("balanced", pa.bool_()),
         pa.field("accepted", pa.string()),
         pa.field("identity", pa.string()),
+        pa.field("format", pa.int32()),
+        pa.field("oncelake", pa.string()),
     ]
 )
-_COMPOSED = frozenset({"ranges", "counts", "identity"})
+_COMPOSED = frozenset({"ranges", "counts", "identity", "format", "oncelake"})
 # Every run reads the whole ledger, and each row is written as a file of its own.
 _MOST_FILES = 50
 _SETTINGS = {"delta.checkpointInterval": "10"}
@@ -175,6 +178,7 @@ class LedgerRow:
             "identity": None if self.identity == UNKNOWN else json.dumps(identity),
             "ranges": [counted.as_row() for counted in self.ranges],
             "counts": list(self.counts.items()),
+            **marks(),
         }
 
     @classmethod
@@ -189,8 +193,10 @@ class LedgerRow:
             "adopted": identity.get("adopted"),
             "last": of_rows(identity.get("last", {})),
             "ranges": tuple(map(CountedRange.of_row, record["ranges"])),
+            "counts": record["counts"],
         }
-        return cls(**{**record, **read})
+        there = {name: record[name] for name in SCHEMA.names if name not in _COMPOSED}
+        return cls(**{**there, **read})
 
 
 class Ledger:
@@ -218,6 +224,8 @@ class Ledger:
         refuse_damaged(log)
         with translate_read_errors(self.path):
             raw = open_whole(self.path, log.snapshot).to_table().to_pylist(maps_as_pydicts="strict")
+            for record in raw:
+                refuse_newer(stream_of(self.path), self.path, record)
             return _in_order(map(LedgerRow.of_record, raw))
 
     def rows_of(self, table_id: str) -> tuple[LedgerRow, ...]:
@@ -318,6 +326,8 @@ def _read_copy(paths: StreamPaths) -> tuple[LedgerRow, ...]:
         records = pq.read_table(io.BytesIO(content)).to_pylist(maps_as_pydicts="strict")
     except pa.ArrowException:
         return ()
+    for record in records:
+        refuse_newer(paths.stream, paths.ledger_copy, record)
     return tuple(map(LedgerRow.of_record, records))
 
 
@@ -454,7 +464,9 @@ def load_or_archive_ledger(paths: StreamPaths) -> LoadedLedger:
     Needs the stream's lock. Beside a table that is gone the ledger stays: it is the last trace.
     """
     ledger = load_ledger(paths)
-    if ledger.damage is None or not paths.table.log().exists:
+    if ledger.damage is None or not (log := paths.table.log()).exists:
         return ledger
+    # One that a newer version wrote is not damaged.
+    log.since_our_newest(paths.stream)
     (archived,) = archive_table(paths, [paths.ledger], why=ledger.damage)
     return replace(ledger, archived=archived)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyarrow.dataset import dataset
 
 from oncelake.ingestion.declaration.modes import COORDINATES
-from oncelake.ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
+from oncelake.ingestion.declaration.spec import StreamSpec, fingerprint
 from oncelake.ingestion.declaration.sql import literal
 from oncelake.ingestion.delta.durability import seal_commits
 from oncelake.ingestion.delta.files import is_delta, open_delta, open_rows, read_delta
@@ -20,6 +20,7 @@ from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.side_tables import is_projected, read_named
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_metadata import REWOUND_TO, CommitMetadata
+from oncelake.ingestion.tables.format import engine_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from oncelake.ingestion.kafka.offsets import Range
 from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.tables.format import FORMAT
 from oncelake.ingestion.tables.table import BranchingTable
 
 _EVIDENCE: Final = "withheld.json"
@@ -94,6 +95,8 @@ def read_withheld(paths: StreamPaths) -> WithheldBatch | None:
         return None
     try:
         raw = json.loads(content)
+        if raw.pop("format") != FORMAT:
+            return None
         read = {
             "ranges": tuple(Range(**each) for each in raw["ranges"]),
             "misses": tuple(Miss(**each) for each in raw["misses"]),
@@ -106,7 +109,8 @@ def read_withheld(paths: StreamPaths) -> WithheldBatch | None:
 
 def write_withheld(paths: StreamPaths, batch: WithheldBatch) -> None:
     """Write the evidence, behind the rows: without it nothing waits."""
-    text = json.dumps(asdict(batch), default=str, ensure_ascii=False)
+    said = {"format": FORMAT, **asdict(batch)}
+    text = json.dumps(said, default=str, ensure_ascii=False)
     (paths.gate / _EVIDENCE).put(text.encode())
 
 

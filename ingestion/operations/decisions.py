@@ -29,6 +29,7 @@ from oncelake.ingestion.lake.archive import Swapped, archive_table, swap_tables
 from oncelake.ingestion.lake.ledger import (
     LedgerRow,
     known_paths,
+    load_ledger,
     put_rows,
     standing_rows,
 )
@@ -158,6 +159,8 @@ def reset(
     """
     paths = known_paths(stream, settings, sink)
     with held(paths, run_id):
+        # Tables of a newer version are not moved.
+        load_ledger(paths)
         return swap_tables(paths, why=f"reset: {reason or 'no reason given'}")
 
 

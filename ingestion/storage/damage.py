@@ -8,8 +8,12 @@ from oncelake.ingestion.storage.location import Location
 
 def damaged_table(table: Location, what: str) -> DamagedTableError:
     """Compose the refusal of a table, whose folder names the stream; ``what`` names the file."""
-    stream = table.name.partition("__")[0]
-    return DamagedTableError.of(stream, table, what, remedy=remedy_for(table))
+    return DamagedTableError.of(stream_of(table), table, what, remedy=remedy_for(table))
+
+
+def stream_of(table: Location) -> str:
+    """Return the stream that a table of the lake is of."""
+    return table.name.partition("__")[0]
 
 
 def remedy_for(table: Location) -> str:

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from oncelake.ingestion.kafka.last_record import LastRecords, of_rows, rows_of
 from oncelake.ingestion.kafka.offsets import Offsets, Range
+from oncelake.ingestion.tables.format import marks, refuse_newer
 
 Kind = Literal[
     "ingest", "replay", "redrive", "accept", "rewind", "schema", "erase", "truncate", "adopt"
@@ -23,7 +24,6 @@ MOVING: Final[frozenset[Kind]] = frozenset({"ingest", "accept", "rewind", "adopt
 REWOUND_TO: Final = "rewound_to"
 # The table's constraints on the rows of a batch, beside the fields of the declaration.
 CONSTRAINTS: Final = "constraints"
-NOTE_VERSION = 1
 
 SideName = Literal["quarantine", "tombstones"]
 # What a commit names files of: rows of the side tables, and the records of the quarantine that a
@@ -157,7 +157,7 @@ class CommitMetadata:
     def to_json(self) -> str:
         """Write the metadata as ``userMetadata`` holds it, with a checksum over all of it."""
         said = {
-            "oncelake": NOTE_VERSION,
+            **marks(),
             **{each.name: getattr(self, each.name) for each in fields(self)},
             "identity": self.identity.as_row(),
             "ranges": [counted.as_row() for counted in self.ranges],
@@ -172,21 +172,28 @@ class CommitMetadata:
         return json.dumps({**said, "check": _checksum(said)})
 
     @classmethod
-    def from_json(cls, text: str | None) -> CommitMetadata | None:
+    def from_json(cls, text: str | None, stream: str, where: object) -> CommitMetadata | None:
         """Read a commit's metadata; ``None`` for a commit that is not ours.
+
+        Args:
+            text: The note, if there is any.
+            stream: Whose table it is.
+            where: The table, for people.
 
         Raises:
             DamagedMetadataError: it is ours, and not as it was written.
+            NewerFormatError: a newer version wrote it.
         """
         try:
             raw = json.loads(text or "")
         except ValueError:
             return None
-        if not isinstance(raw, dict) or raw.get("oncelake") != NOTE_VERSION:
+        if not isinstance(raw, dict) or "oncelake" not in raw:
             return None
         said = {name: value for name, value in raw.items() if name != "check"}
         if raw.get("check") != _checksum(said):
             raise DamagedMetadataError("the metadata in it does not match its own checksum")
+        refuse_newer(stream, where, raw)
         read = {
             "identity": Identity.of_row(raw["identity"]),
             "ranges": tuple(map(CountedRange.of_row, raw["ranges"])),

@@ -278,5 +278,5 @@ def test_a_note_says_what_is_beside_the_table(paths: StreamPaths) -> None:
     """It is read as it was written, and says nothing where there is nothing."""
     made = quarantined(paths, 1, 5)
 
-    assert CommitMetadata.from_json(made.to_json()) == made
+    assert CommitMetadata.from_json(made.to_json(), "t", "t") == made
     assert '"side"' not in replace(made, side={}).to_json()

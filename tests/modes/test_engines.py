@@ -18,7 +18,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 
-from oncelake.ingestion.declaration.spec import engine_version, fingerprint
+from oncelake.ingestion.declaration.spec import fingerprint
 from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import (
     BatchTooLargeError,
@@ -45,6 +45,7 @@ from oncelake.ingestion.pipeline.gaps import _holes_between
 from oncelake.ingestion.sinks.delta.table import DeltaSinkTable
 from oncelake.ingestion.storage.location import Location, Tag
 from oncelake.ingestion.tables.commit_metadata import UNKNOWN, CommitMetadata, app_id
+from oncelake.ingestion.tables.format import engine_version
 from tests.support.long import twins
 from tests.support.world import settings_in
 from tests.verify.factories import declared

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from oncelake.ingestion.declaration.spec import engine_version, fingerprint
+from oncelake.ingestion.declaration.spec import fingerprint
 from oncelake.ingestion.lake.books import imbalances
 from oncelake.ingestion.pipeline.redrive_batch import epochs_of
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.format import engine_version
 from oncelake.ingestion.verify.compare.ledger import miscounts
 from oncelake.ingestion.verify.fold.fold import Fold
 from oncelake.ingestion.verify.fold.redrives import Redrives

@@ -30,18 +30,18 @@ def postgres(folder: Path, *, is_standby: bool = False) -> Iterator[str]:
     It takes every login. A standby can be read, and waits for a primary that never comes. Where
     PostgreSQL is not installed, the test is skipped.
     """
-    binaries, prefix = _binaries(), _prefix()
+    installed, prefix = binaries(), _prefix()
     # pytest's folders are root's alone, and PostgreSQL refuses to be root.
     cluster = Path(tempfile.mkdtemp(prefix="oncelake-postgres-"))
     try:
         if _is_root():
             shutil.chown(cluster, _user())
-        initdb = [*prefix, str(binaries / "initdb"), "-D", str(cluster), *_CLUSTER]
+        initdb = [*prefix, str(installed / "initdb"), "-D", str(cluster), *_CLUSTER]
         made = subprocess.run(initdb, capture_output=True, text=True, cwd="/", check=False)
         assert made.returncode == 0, made.stderr
         if is_standby:
             (cluster / "standby.signal").touch()
-        server = [*prefix, str(binaries / "postgres"), "-D", str(cluster)]
+        server = [*prefix, str(installed / "postgres"), "-D", str(cluster)]
         with _running(server, folder / "postgres.log") as url:
             yield url
     finally:
@@ -84,7 +84,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
             return
 
 
-def _binaries() -> Path:
+def binaries() -> Path:
     """Find ``initdb`` and ``postgres``, which most systems keep off the path."""
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     if config := shutil.which("pg_config"):

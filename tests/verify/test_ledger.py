@@ -289,7 +289,9 @@ def test_a_note_that_does_not_match_its_own_checksum_is_not_believed() -> None:
     sound, bare = made.to_json(), json.loads(made.to_json())
     del bare["check"]
     notes = [sound, json.dumps(bare), sound.replace("id INT", "id BIGINT")]
-    table = SimpleNamespace(notes=lambda through: [(n, 1, note) for n, note in enumerate(notes)])
+    table = SimpleNamespace(
+        stream="s", where="t", notes=lambda through: [(n, 1, note) for n, note in enumerate(notes)]
+    )
 
     logged = read_log(cast(SinkTable, table), through=3)
 

@@ -167,6 +167,6 @@ SENSOR_OFF = FindingKind(
 )
 UNTRIED_DAGSTER = FindingKind(
     "this Dagster is outside of the versions that Oncelake was tried with",
-    "leave it, or install one of them (docs/support.md)",
+    "leave it, or install one of them (docs/tried.md)",
     DONE,
 )

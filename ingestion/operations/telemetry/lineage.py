@@ -33,13 +33,14 @@ from openlineage.client.facet_v2 import (
 from openlineage.client.naming.dataset import Kafka
 from openlineage.client.uuid import generate_new_uuid
 
-from oncelake.ingestion.declaration.spec import StreamSpec, engine_version
+from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.lake.lock import holder_of
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.telemetry.observer import Outcome
 from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.tables.format import engine_version
 
 _PRODUCER: Final = f"urn:oncelake:{engine_version()}"
 _STATES: Final = {"done": RunState.COMPLETE, "interrupted": RunState.ABORT}

@@ -195,7 +195,8 @@ class IcebergLog(CommitLog):
     def _commit(self, version: int, snapshot: Snapshot) -> Commit:
         summary = summary_of(snapshot)
         try:
-            metadata = CommitMetadata.from_json(summary.get(NOTE))
+            note, entry = summary.get(NOTE), self._entry
+            metadata = CommitMetadata.from_json(note, entry.stream, entry.where)
         except DamagedMetadataError as error:
             raise self._entry.damaged(f"version {version}: {error}") from error
         seq, operation = seq_of(snapshot), Operation.OVERWRITE

@@ -21,6 +21,7 @@ from oncelake.ingestion.kafka.offsets import Range, TopicPartition
 from oncelake.ingestion.sinks.kafka.writer import Record, TopicPlace, TopicWriter
 from oncelake.ingestion.tables.commit_log import Commit, CommitLog, operation_of
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
+from oncelake.ingestion.tables.format import marks, refuse_newer
 
 # An offset is a note's or a marker's; the first look shows some 25 notes.
 _OFFSETS_READ_FIRST: Final = 50
@@ -88,7 +89,7 @@ class TopicNote:
     def as_record(self, topic_id: str) -> Record:
         """Write it as a record."""
         row = {name: getattr(self, name) for name in self.__slots__}
-        value = json.dumps(row | {"schema": self.schema.as_row()})
+        value = json.dumps(row | {"schema": self.schema.as_row(), **marks()})
         return {"key": f"{topic_id}/{self.seq}", "value": value}
 
     def ranges(self, topic: str) -> tuple[Range, ...]:
@@ -200,8 +201,10 @@ class TopicLog(CommitLog):
                 continue
             try:
                 row = json.loads(value)
-                schema = TopicSchema.of_row(row.pop("schema"))
-                yield TopicNote(**row, schema=schema) if row else schema
+                refuse_newer(self._place.stream, self._place.where, row)
+                schema = TopicSchema.of_row(row["schema"])
+                fields = {each: row[each] for each in TopicNote.__slots__ if each in row}
+                yield TopicNote(**{**fields, "schema": schema}) if "note" in row else schema
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 problem = f"the record at offset {message.offset()} of {at} is no note"
                 raise self._damaged(problem) from error
@@ -232,7 +235,8 @@ class TopicLog(CommitLog):
         """Read one commit."""
         note = self.note(version)
         try:
-            metadata = CommitMetadata.from_json(note.note)
+            place = self._place
+            metadata = CommitMetadata.from_json(note.note, place.stream, place.where)
         except DamagedMetadataError as error:
             raise self._damaged(f"the note of seq {version}: {error}") from error
         return Commit(
@@ -265,4 +269,7 @@ class TopicLog(CommitLog):
 
 def columns_record(topic_id: str, schema: TopicSchema) -> Record:
     """Write the stream of a topic, and its columns."""
-    return {"key": f"{topic_id}/columns", "value": json.dumps({"schema": schema.as_row()})}
+    return {
+        "key": f"{topic_id}/columns",
+        "value": json.dumps({"schema": schema.as_row(), **marks()}),
+    }

@@ -538,7 +538,7 @@ class PostgresLog(CommitLog):
         *counts, timestamp_ms = counts_and_time
         metrics = dict(zip(ROW_COUNTS, counts, strict=True))
         try:
-            metadata = CommitMetadata.from_json(note)
+            metadata = CommitMetadata.from_json(note, self._place.stream, self._place.where)
         except DamagedMetadataError as error:
             raise self._place.damaged(f"the note of seq {seq}: {error}") from error
         return Commit(

@@ -15,10 +15,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from oncelake.ingestion.declaration.spec import engine_version, fingerprint
+from oncelake.ingestion.declaration.spec import fingerprint
 from oncelake.ingestion.errors import counted
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.storage.location import Location
+from oncelake.ingestion.tables.format import engine_version
 from oncelake.ingestion.verify.compare.quarantine import BadRecord, as_bad
 from oncelake.ingestion.verify.fold.classify import Classified, Classify
 from oncelake.ingestion.verify.fold.rule import FoldContext, Recount

@@ -34,9 +34,11 @@ from oncelake.ingestion.lake.ledger import load_ledger
 from oncelake.ingestion.lake.lock import Holder, holder_of
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.recovery.position import foreign_table, refuse_replaced, replaced_table
+from oncelake.ingestion.storage.damage import stream_of
 from oncelake.ingestion.storage.location import Location
 from oncelake.ingestion.tables.commit_log import CommitLog
 from oncelake.ingestion.tables.commit_metadata import UNKNOWN, Identity
+from oncelake.ingestion.tables.format import refuse_newer
 from oncelake.ingestion.tables.table import Altered, SinkTable
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
 from oncelake.ingestion.verify.read.record import SYSTEM_COLUMNS
@@ -362,12 +364,17 @@ def read_ledger(path: Location) -> tuple[Batch, ...]:
     if not is_delta(path):
         return ()
     rows = open_whole(path).to_table().to_pylist(maps_as_pydicts="lossy")
+    for row in rows:
+        refuse_newer(stream_of(path), path, row)
     return tuple(sorted(map(Batch.of_row, rows), key=lambda batch: batch.seq))
 
 
 def read_log(table: SinkTable, *, through: int) -> tuple[LoggedCommit, ...]:
     """Read the notes that are still in a table's log, oldest first, up to a version."""
-    return tuple(_logged(*each) for each in table.notes(through))
+    commits = tuple(_logged(*each) for each in table.notes(through))
+    for commit in commits:
+        refuse_newer(table.stream, table.where, commit.metadata or {})
+    return commits
 
 
 def _logged(version: int, fence: int | None, note: str | Altered | None) -> LoggedCommit:

@@ -228,7 +228,7 @@ class SqliteLog(CommitLog):
         )
         for note, *counts, ms in self.table.read(query, version):
             by_name = dict(zip(ROW_COUNTS, counts, strict=True))
-            metadata = CommitMetadata.from_json(note)
+            metadata = CommitMetadata.from_json(note, self.table.stream, self.table.where)
             assert metadata is not None, "only notes are kept"
             return Commit(
                 version=version, timestamp_ms=ms, operation=operation_of(by_name), metrics=by_name,

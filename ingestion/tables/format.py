@@ -1,0 +1,48 @@
+"""The format of what the lake holds: one number for all of it, carried by whatever says something.
+
+A commit's note, a row of the ledger and a journal carry ``marks``, and whoever reads one of them
+calls ``refuse_newer`` before anything else in it. What an older program may not overlook raises
+the number (docs/decisions/15-one-number-for-the-format.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from oncelake.ingestion.errors import NewerFormatError
+
+FORMAT: Final = 1
+
+
+@cache
+def engine_version() -> str:
+    """Return the version of this engine."""
+    try:
+        return version("oncelake")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def marks() -> dict[str, Any]:
+    """Return what tells a reader the format, and the version of Oncelake that wrote it."""
+    return {"format": FORMAT, "oncelake": engine_version()}
+
+
+def refuse_newer(stream: str, where: object, marked: Mapping[str, Any]) -> None:
+    """Make sure that this version knows the format of what carries ``marks``.
+
+    Raises:
+        NewerFormatError: a newer version wrote it.
+    """
+    if (found := marked.get("format") or FORMAT) > FORMAT:
+        known, by = f"{engine_version()}, format {FORMAT}", marked.get("oncelake")
+        raise NewerFormatError(
+            stream,
+            f"{where} was written by Oncelake {by}, format {found}; this is Oncelake {known}. "
+            "Nothing was changed.",
+            remedy=f"install Oncelake {by} or a later one here: make setup in its clone, or pip "
+            "install 'WHEEL' with the path of its wheel (SUPPORT.md)",
+        )
