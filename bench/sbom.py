@@ -25,7 +25,6 @@ from bench.dist import project_version
 from oncelake.ingestion.kafka.java import pyspark_home
 from oncelake.ingestion.local.jars import CONFIGURATIONS, STORE_CONFIGURATIONS, locked_jars
 from oncelake.ingestion.settings import load_settings
-from oncelake.ingestion.tables.format import engine_version
 
 _PACKAGE: Final = re.compile(r"^([\w.-]+)==([^\s;]+)(?: ; ([^\\\n]+?))? ?\\?$", re.MULTILINE)
 _JAR: Final = re.compile(r"(.+?)-(\d.*)\.jar")

@@ -10,8 +10,9 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from oncelake.ingestion.declaration.spec import engine_version, json_schema
+from oncelake.ingestion.declaration.spec import json_schema
 from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.tables.format import engine_version
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 

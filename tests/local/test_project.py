@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from oncelake.ingestion.declaration.spec import engine_version, json_schema
+from oncelake.ingestion.declaration.spec import json_schema
 from oncelake.ingestion.local.project import TEMPLATES
+from oncelake.ingestion.tables.format import engine_version
 from tests.cli.shell import ORDERS, oncelake
 from tests.support.long import only_long
 from tests.support.world import ROOT
