@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -11,36 +13,43 @@ from uuid import uuid4
 
 import pytest
 
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.local.process import run_and_capture
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.lease import Lease
+from oncelake.ingestion.storage.processes import ProcessId
 from tests.support.long import only_long
-from tests.support.world import World, changed, row
-
-pytestmark = [pytest.mark.kafka, only_long]
+from tests.support.world import ROOT, World, changed, row
 
 _LIBRARIES = [*Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")]
 _DAY_MS = 86_400_000
+_HOLD = """
+import sys
+from oncelake.ingestion.errors import StreamLockedError
+from oncelake.ingestion.lake.lock import Holder, held_by_python
+from oncelake.ingestion.lake.paths import StreamPaths
+from oncelake.ingestion.settings import Settings
+paths = StreamPaths.of("orders", Settings(lake=sys.argv[1], state=sys.argv[1], lock="lease"))
+try:
+    with held_by_python(paths, Holder.me("skewed")):
+        print("held")
+except StreamLockedError:
+    print("locked")
+"""
 needs_faketime = pytest.mark.skipif(not _LIBRARIES, reason="libfaketime is not installed")
 either_way = pytest.mark.parametrize("by", ["+1d", "-1d"])
 
 
 @pytest.fixture
-def leased(settings: Settings) -> Iterator[World]:
-    """A stream whose runs are locked by leases, and read by librdkafka."""
-    leasing = changed(settings, lock="lease", lease_seconds=60, reader="librdkafka")
-    world = World.over(f"clocks{uuid4().hex[:8]}", leasing)
+def told(settings: Settings) -> Iterator[World]:
+    """A stream that librdkafka reads."""
+    reading = changed(settings, reader="librdkafka")
+    world = World.over(f"clocks{uuid4().hex[:8]}", reading)
     world.create_topic(**{"message.timestamp.after.max.ms": str(3 * _DAY_MS)})
     world.declare(sequence_by=["at"])
     world.write_declaration()
     yield world
     world.delete_topic()
-
-
-def run(world: World, by: str) -> tuple[int, str]:
-    """Run on a host whose clock is wrong."""
-    clock = {"LD_PRELOAD": str(_LIBRARIES[0]), "FAKETIME": by, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-    done = world.run_elsewhere(**clock)
-    return done.returncode, done.stdout + done.stderr
 
 
 def command(world: World, *words: str) -> tuple[int, str]:
@@ -49,9 +58,34 @@ def command(world: World, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def leave_lease(world: World, seconds: float) -> None:
+@needs_faketime
+@either_way
+def test_a_wrong_clock_takes_no_lease_away_and_waits_for_none_for_ever(
+    tmp_path: Path, by: str
+) -> None:
+    """How old a lease is, the file system says: it is kept while it lasts, and taken when over."""
+    paths = StreamPaths.of("orders", Settings(lake=tmp_path, state=tmp_path, lock="lease"))
+    leave_lease(paths, seconds=600)
+    kept = hold(tmp_path, by)
+    leave_lease(paths, seconds=0.5)
+    time.sleep(1)
+
+    assert (kept, hold(tmp_path, by)) == ("locked", "held")
+
+
+def hold(lake: Path, by: str) -> str:
+    """Try to take a stream on a host whose clock is wrong."""
+    clock = {"LD_PRELOAD": str(_LIBRARIES[0]), "FAKETIME": by, "DONT_FAKE_MONOTONIC": "1"}
+    environment = {**os.environ, **clock, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", _HOLD, str(lake)]
+    done = run_and_capture(command, env=environment, seconds=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def leave_lease(paths: StreamPaths, *, seconds: float) -> None:
     """Leave the lease of a run on another machine."""
-    assert world.paths.lease is not None
+    assert paths.lease is not None
     lease = Lease(
         token=7,
         run_id="other",
@@ -59,54 +93,24 @@ def leave_lease(world: World, seconds: float) -> None:
         since="2026-01-01T00:00:00+00:00",
         seconds=seconds,
         machine="elsewhere",
-        workers=(),
+        workers=(ProcessId.of(os.getpid()),),
     )
-    world.paths.lease.put(json.dumps(asdict(lease)).encode())
+    paths.lease.put(json.dumps(asdict(lease)).encode())
 
 
-@needs_faketime
-@either_way
-def test_a_wrong_clock_takes_no_lease_away_and_waits_for_none_for_ever(
-    leased: World, by: str
-) -> None:
-    """How old a lease is, the file system says; it is kept while it lasts, and taken when over."""
-    leased.send(*(row(id, "first", 1) for id in range(50)))
-    assert run(leased, by)[0] == 0
-    leased.send(*(row(id, "second", 2) for id in range(50)))
-    leave_lease(leased, seconds=600)
-    refused, said = run(leased, by)
-    leave_lease(leased, seconds=1)
-    time.sleep(1.5)
-
-    taken, _ = run(leased, by)
-
-    assert (refused, taken) == (4, 0), said
-    assert [each["name"] for each in leased.rows()] == ["second"] * 50
-
-
-@needs_faketime
-def test_runs_of_hosts_a_day_apart_commit_one_after_the_other(leased: World) -> None:
-    """No order of batches is taken from a clock."""
-    for at, by in enumerate(["+1d", "-1d", "+1d", "-1d"]):
-        leased.send(*(row(id, by, at) for id in range(20)))
-        code, said = run(leased, by)
-        assert code == 0, said
-
-    assert {each["at"] for each in leased.rows()} == {3}
-    assert command(leased, "verify")[0] == 0
-
-
+@pytest.mark.kafka
+@only_long
 @pytest.mark.parametrize("days", [1, -1])
-def test_a_producer_whose_clock_is_wrong_by_a_day_loses_nothing(leased: World, days: int) -> None:
+def test_a_producer_whose_clock_is_wrong_by_a_day_loses_nothing(told: World, days: int) -> None:
     """The time of a record decides nothing: all are read, and proven, and status goes on."""
     for id in range(50):
         value = json.dumps(row(id, "odd", id)).encode()
         sent = int(time.time() * 1000) + days * _DAY_MS
-        leased.producer.produce(leased.topic, value, partition=0, timestamp=sent)
-    assert leased.producer.flush(30) == 0
+        told.producer.produce(told.topic, value, partition=0, timestamp=sent)
+    assert told.producer.flush(30) == 0
 
-    assert command(leased, "run")[0] == 0
-    assert len(leased.rows()) == 50
-    assert command(leased, "verify")[0] == 0
-    code, said = command(leased, "status", "--json")
+    assert command(told, "run")[0] == 0
+    assert len(told.rows()) == 50
+    assert command(told, "verify")[0] == 0
+    code, said = command(told, "status", "--json")
     assert (code, "Traceback" in said) == (0, False), said
