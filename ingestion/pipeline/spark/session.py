@@ -309,7 +309,7 @@ def _translate_absent_jvm(settings: Settings) -> Iterator[None]:
         if needs_name and not _resolves(name):
             why = f"which looks up this host's own name, {name}, and that does not resolve"
             where = f"{name} in /etc/hosts" if has_keys else _ADDRESS
-            remedy = f"set {where} to the address of this host, on a cluster that for executors"
+            remedy = f"set {where} to the address of this host (on a cluster, one executors reach)"
         raise SetupError(
             f"{find_java()} did not start Spark, {why}; what it said is above. Next: {remedy}"
         ) from error
