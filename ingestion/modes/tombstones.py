@@ -57,7 +57,9 @@ def remember_deletes(target: Target, deletes: str = "") -> None:
 def _with_contests(target: Target, columns: Mapping[str, str], deletes: str) -> list[str]:
     """Select deletes, if there are any, and contests behind them, with the columns of both."""
     names = dict.fromkeys([*columns, *target.spec.types, CONTEST])
-    stamped = {"_seq": f"CAST({target.seq} AS BIGINT)", "_timestamp": "CAST(NULL AS TIMESTAMPTZ)"}
+    stamped = {"_seq": f"CAST({target.seq} AS BIGINT)"}
+    if "_timestamp" not in target.spec.order_columns:
+        stamped["_timestamp"] = "CAST(NULL AS TIMESTAMPTZ)"
     if HAS_ROW in columns:
         stamped[HAS_ROW] = "FALSE"
     of_contest = {name: stamped.get(name, sql.name(name)) for name in names}

@@ -476,9 +476,11 @@ class FilesTransaction(Transaction, Generic[File]):
     def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
         """Find the rows, of which 24 bytes each are in memory, and commit all others.
 
-        A file that holds bytes of them is written anew, though they may be marked as gone.
+        Where the note tells of an erase, a file that holds bytes of them is written anew, though
+        they may be marked as gone; a truncate of the source is a delete as any other.
         """
-        nothing, keys, self.is_erase = self.schema.empty_table(), self._as_stored(keys), True
+        nothing, keys = self.schema.empty_table(), self._as_stored(keys)
+        self.is_erase = metadata.kind == "erase"
 
         def act() -> None:
             with self.translated():

@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from oncelake.ingestion.declaration.files.loader import load_streams, read_outlines
 from oncelake.ingestion.declaration.spec import StreamSpec
-from oncelake.ingestion.delta.files import is_delta
+from oncelake.ingestion.delta.features import has_feed
+from oncelake.ingestion.delta.files import is_delta, read_delta
 from oncelake.ingestion.errors import (
     IngestionError,
     KeyInTwoPartitionsError,
@@ -296,8 +298,25 @@ def judged(play: Play, table: Table) -> Iterator[Problem]:
         yield Problem("right, and called wrong", table.name, why)
 
 
+def _told_otherwise(play: Play, table: Table) -> Iterator[str]:
+    """Yield the rows to which the changes come that a table's feed tells, if it has no such."""
+    paths = play.paths(table)
+    if not (is_delta(paths.data) and has_feed(read_delta(paths.data))):
+        return
+    names = [*play.history.setup.source.keys, *("_partition", "_offset", "_seq")]
+    told = Counter[tuple[Any, ...]]()
+    for change in pa.table(DeltaTable(paths.data.path).load_cdf(0)).to_pylist():
+        comes = change["_change_type"] in ("insert", "update_postimage")
+        told[tuple(change[name] for name in names)] += 1 if comes else -1
+    rows = (row for part in paths.table.scan(names) for row in part.to_pylist())
+    told.subtract(tuple(row[name] for name in names) for row in rows)
+    if differing := {row: count for row, count in told.items() if count}:
+        yield f"the feed comes to other rows: {differing}"
+
+
 def _differences(play: Play, table: Table) -> Iterator[str]:
     """Yield how a table differs from the database, where nothing explains it."""
+    yield from _told_otherwise(play, table)
     if table.mode == "append":
         yield from _of_events(play, table)
         return

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -188,7 +189,7 @@ def test_an_erase_takes_the_branch_with_it(tmp_path: Path) -> None:
     commit(rebuilt(tmp_path), 1, inserted={1: "old", 2: "b"})
     table, zombie = opened(tmp_path), rebuilt(tmp_path).begin(2)
     written = table.written_files()
-    table.erase(keys(1), note(2))
+    table.erase(keys(1), replace(note(2), kind="erase"))
     with pytest.raises(CommitConflictError), closing(zombie):
         zombie.commit(change(2, inserted={9: "zombie"}), note(2))
     with pytest.raises(CommitConflictError):
@@ -207,12 +208,12 @@ def test_an_erase_is_refused_for_a_tag_until_it_is_pruned(tmp_path: Path) -> Non
     commit(rebuilt(tmp_path), 1, inserted={1: "new"})
     opened(tmp_path).set_aside("20240101T000000000000Z", is_replaced=True)
     with pytest.raises(RefusedError, match="archive prune orders 20240101T000000000000Z --yes"):
-        opened(tmp_path).erase(keys(1), note(2))
+        opened(tmp_path).erase(keys(1), replace(note(2), kind="erase"))
 
     opened(tmp_path).drop_archived("20240101T000000000000Z")
 
     assert len(paths_in(opened(tmp_path))) == 1
-    opened(tmp_path).erase(keys(1), note(2))
+    opened(tmp_path).erase(keys(1), replace(note(2), kind="erase"))
     assert rows_in(opened(tmp_path)) == {}
 
 

@@ -637,7 +637,7 @@ def test_an_erased_value_is_looked_for_in_its_partition(tmp_path: Path) -> None:
     rows = [row(id, dice, 1) for id in range(60)]
     commit(table, 1, inserted=rows)
 
-    table.erase(pa.table({"region": ["a/b=c d", ""]}), replace(NOTE, seq=2))
+    table.erase(pa.table({"region": ["a/b=c d", ""]}), replace(NOTE, kind="erase", seq=2))
 
     assert {*rows_of(table)} == {
         each["id"] for each in rows if each["region"] not in ("a/b=c d", "")

@@ -46,15 +46,19 @@ def drafts(plan: Plan, dice: random.Random, batch: int) -> list[Message]:
 def message_of(plan: Plan, row: Row, time_ms: int, batch: int) -> Message:
     """Return the record of a row, whose value is still to be written."""
     place = row["id"]
-    topics = len(plan.topics)
     return Message(
         row=row,
         value=dict(row),
         time_ms=time_ms,
         batch=batch,
         partition=place % plan.partitions,
-        topic=plan.topics[place // 2 % topics],
+        topic=topic_of(plan, place),
     )
+
+
+def topic_of(plan: Plan, id: int) -> str:
+    """Return the topic in which the records of a key are."""
+    return plan.topics[id // 2 % len(plan.topics)]
 
 
 def draw_row(dice: random.Random, clock: int) -> Row:

@@ -42,6 +42,7 @@ def chain(first: str, second: str) -> list[Row]:
 CHAIN: Final = chain("a", "b")
 CASES: Final[Mapping[str, tuple[str, list[Row], dict[int, str]]]] = {
     "a chain of rows that are alike": ("lsn", chain("a", "a"), {2: "a", 3: "a"}),
+    "a chain in the order of Kafka's times": ("_timestamp", CHAIN, {2: "a", 3: "b"}),
     "a chain that is repeated": ("lsn", [*CHAIN, *CHAIN[2:]], {2: "a", 3: "b"}),
     "the end of a chain that is repeated": ("lsn", [*CHAIN, CHAIN[3]], {2: "a", 3: "b"}),
     "a delete at the position of a chain": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,22 @@ def test_a_batch_that_failed_leaves_no_feed(
     assert failed
     assert len([*(table.path.path / FEED_FOLDER).glob("part-*")]) == 1
     assert feed(table, read_delta(table.path).version()) == expected({1: "a"}, {1: "A"})
+
+
+@pytest.mark.parametrize("marks", [False, True], ids=["files", "vectors"])
+def test_the_feed_of_a_truncate_tells_of_its_rows(tmp_path: Path, *, marks: bool) -> None:
+    """It is a delete as any other, in a partitioned table, too; the feed is read over it."""
+    table = made(tmp_path, marks=marks, by="name")
+    commit(table, 1, change(table, inserted={1: "a", 2: "b", 3: "a"}))
+    ids = pa.table({"id": pa.array([1, 2], pa.int64())})
+
+    table.erase(ids, replace(note(2), kind="truncate"))
+
+    version = read_delta(table.path).version()
+    assert feed(table, version) == expected({1: "a", 2: "b"}, {})
+    commit(table, 3, change(table, updated={3: "c"}))
+    told = pa.table(DeltaTable(table.path.path).load_cdf(0)).column("_change_type").to_pylist()
+    assert Counter(told) == {"insert": 3, "delete": 2, "update_preimage": 1, "update_postimage": 1}
 
 
 def test_a_feed_is_kept_for_the_window_and_no_longer(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -104,7 +105,9 @@ class Rows:
     def erase(self, key: int) -> None:
         """Erase a key."""
         self.seq += 1
-        self.table.erase(pa.table({"id": pa.array([key], pa.int64())}), note(self.seq))
+        self.table.erase(
+            pa.table({"id": pa.array([key], pa.int64())}), replace(note(self.seq), kind="erase")
+        )
         self.now.pop(key, None)
         self._remember()
 
