@@ -163,15 +163,16 @@ Redrive(w, epoch) ==
     /\ Ready(w, "redrive") /\ sent # {}
     /\ Beside(w, [Bare(w, "redrive") EXCEPT !.sent = sent, !.added = sent], sent)
 
-\* To a batch of this epoch that no rewind has undone. An erase behind it bars the way.
+\* To a batch of this epoch that no rewind has undone.
 Rewind(w, to) ==
     LET me == writers[w] IN
     /\ Ready(w, "rewind") /\ to < me.base /\ Len(Note(to).next) = Epoch(me)
-    /\ \A n \in to + 1..me.base : commits[n].kind # "erase" /\ (commits[n].kind = "rewind" => commits[n].to >= to)
+    /\ Has("rewind_to_an_undone_batch")
+       \/ \A n \in to + 1..me.base : commits[n].kind = "rewind" => commits[n].to >= to
     /\ ToCommit(w, [Bare(w, "rewind") EXCEPT !.next = Note(to).next, !.last = Note(to).last, !.to = to])
     /\ UNCHANGED <<outside, commits, beside>>
 
-\* A person's word on a log that was cut: it is read from its start, in a new epoch.
+\* A person decides that a log which was cut is read from its start, in a new epoch.
 Adopt(w) ==
     /\ Ready(w, "adopt") /\ IsCut(writers[w])
     /\ ToCommit(w, [Bare(w, "accept") EXCEPT !.next = Append(@, Origin), !.last = Empty])
@@ -211,7 +212,7 @@ Look(w) ==
               ELSE [step |-> Order[1], todo |-> {Max(made)}, note |-> me.note, old |-> me.old]]
        /\ UNCHANGED <<outside, commits, beside>>
 
-\* What a writer does behind the first commit of its list, of which it has done a part.
+\* What comes next, once a writer has done a part of the oldest commit on its list.
 Go(w, done) ==
     LET me == writers[w]
         later == [me EXCEPT !.step = Order[1], !.todo = @ \ {Min(@)}]
@@ -246,9 +247,12 @@ Enter(w) == /\ writers[w].step = "ledger"
 
 \* An erase removes what lay there before its commit, and no log names: nobody can commit that any more.
 Clean(w) ==
-    LET IsNamed(file) == \E n \in 1..Newest : n <= projected /\ file \in commits[n].side IN
+    LET old == IF Has("erase_lists_behind_its_commit") THEN files ELSE writers[w].old
+        isKept(file) == ~Has("named_files_removed")
+                        /\ \E n \in 1..Newest : n <= projected /\ file \in commits[n].side
+    IN
     /\ writers[w].step = "clean"
-    /\ files' = {file \in files : file \notin writers[w].old \/ IsNamed(file)}
+    /\ files' = {file \in files : file \notin old \/ isKept(file)}
     /\ writers' = [writers EXCEPT ![w] = Idle]
     /\ UNCHANGED <<outside, commits, quarantine, projected, ledger>>
 
@@ -259,7 +263,8 @@ Next ==
     \/ \E p \in Partitions : \/ \E kind \in Kinds : Produce(p, kind)
                              \/ \E length \in 0..MaxLog - 1 : Cut(p, length)
     \/ \E w \in Writers : \/ Start(w) \/ Die(w) \/ BeginToRead(w) \/ (\E p \in Partitions : Read(w, p)) \/ Ingest(w)
-                          \/ (\E epoch \in 1..MaxCommits : Redrive(w, epoch)) \/ (\E to \in 0..MaxCommits : Rewind(w, to))
+                          \/ (\E epoch \in 1..MaxCommits : Redrive(w, epoch))
+                          \/ (\E to \in 0..MaxCommits : Rewind(w, to))
                           \/ Adopt(w) \/ Erase(w) \/ Commit(w) \/ Look(w) \/ Project(w) \/ Enter(w) \/ Clean(w)
     \/ LoseLedger
 
@@ -298,19 +303,14 @@ BooksBalance ==
 
 OffsetsContiguous == Newest > 0 => Note(Newest).start = Note(Newest - 1).next
 
-\* A commit follows exactly the version that its writer looked at.
-TheOvertakenNeverCommit == \A n \in 1..Newest : commits[n].base = n - 1 /\ commits[n].seq = n
-
+\* The files that commits name stay: before they are projected, and behind that as the table's own.
 NoSideRowLost == /\ (Before \intersect Due(Newest)) \subseteq quarantine
-                 /\ Newest > 0 /\ Newest \notin ledger /\ projected < Newest => Note(Newest).side \subseteq files
+                 /\ \A n \in 1..Newest : commits[n].side \subseteq files
 
 NoSideRowInvented == quarantine \subseteq (Before \union Due(Newest))
 
-\* Rows, offsets and, once the rewind is in the ledger, what lies beside the table.
-RewindReturnsAll ==
-    LET note == Note(Newest) IN
-    note.kind = "rewind" => /\ note.rows = Note(note.to).rows /\ note.next = Note(note.to).next
-                            /\ Newest \in ledger => quarantine = Due(note.to)
+\* Once the rewind is in the ledger. Rows and offsets go back by the definition of Commit and Rewind.
+RewindReturnsSideRows == Note(Newest).kind = "rewind" /\ Newest \in ledger => quarantine = Due(Note(Newest).to)
 
 \* What was read in one epoch is of one log: no record that was cut off stands before one that came later.
 OneLogPerEpoch ==
@@ -319,5 +319,6 @@ OneLogPerEpoch ==
         a.epoch = b.epoch /\ a.partition = b.partition /\ a.offset < b.offset =>
             a.life <= b.life /\ \A life \in a.life + 1..b.life : cuts[a.partition][life] > a.offset
 
-LedgerFollows == ledger \subseteq 1..Newest
+\* What is in the ledger is committed, and its file is in the side table.
+LedgerFollows == \A n \in ledger : n <= Newest /\ (commits[n].side = {} \/ n <= projected)
 =============================================================================

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.specification.checker import INVARIANTS, MODELS, WRONG, check, find_tlc
+from tests.specification.checker import INVARIANTS, MODELS, WRONG, Finding, check, find_tlc
 
 
 def main() -> int:
@@ -25,36 +26,35 @@ def main() -> int:
     if options.tlc is None:
         parser.error("TLC is not installed. Next: make specification")
     names = options.model or list(MODELS)
-    wrong = [mistake for mistake, (model, _) in WRONG.items() if model in names]
-    states = _check_models(options.tlc, names)
-    refuted = _refute(options.tlc, wrong)
-    print(f"{states} distinct states, {refuted} of {len(wrong)} wrong protocols refuted")
-    return int(states == 0 or refuted < len(wrong))
+    models = [(name, MODELS[name].configuration(INVARIANTS), None) for name in names]
+    sound = _check(options.tlc, "model", models)
+    of_wrong = [
+        (mistake, MODELS[model].configuration([invariant], [mistake]), invariant)
+        for mistake, (model, invariant) in WRONG.items()
+        if model in names
+    ]
+    refuted = _check(options.tlc, "wrong protocol", of_wrong)
+    states = sum(found.states for found in sound)
+    print(f"{states} distinct states, {len(refuted)} of {len(of_wrong)} wrong protocols refuted")
+    return int(len(sound) < len(models) or len(refuted) < len(of_wrong))
 
 
-def _check_models(tlc: Path, names: list[str]) -> int:
-    """Return how many states there are in all models; 0 where an invariant fails in one."""
-    table, states, is_sound = Table("model", "states", "steps", "seconds", "violated"), 0, True
-    for name in names:
-        found = check(tlc, MODELS[name].configuration(INVARIANTS))
-        states, is_sound = states + found.states, is_sound and found.violated is None
-        cells = (f"{found.states:,}", str(found.steps), f"{found.seconds:.0f}")
-        table.add_row(name, *cells, found.violated or "nothing")
+def _check(tlc: Path, title: str, checks: Iterable[tuple[str, str, str | None]]) -> list[Finding]:
+    """Check configurations, print a row for each, and return those that violate what they must.
+
+    Args:
+        tlc: TLC's jar.
+        title: What is checked.
+        checks: By name: the configuration, and the invariant that it must violate, if one.
+    """
+    table, expected = Table(title, "states", "depth", "seconds", "violated", "must be"), []
+    for name, configuration, must in checks:
+        found = check(tlc, configuration)
+        cells = (f"{found.states:,}", str(found.depth), f"{found.seconds:.0f}")
+        table.add_row(name, *cells, found.violated or "nothing", must or "nothing")
+        expected += [found] if found.violated == must else []
     Console().print(table)
-    return states if is_sound else 0
-
-
-def _refute(tlc: Path, wrong: list[str]) -> int:
-    """Return how many wrong protocols break the invariant that they must break."""
-    table, refuted = Table("wrong protocol", "states", "steps", "seconds", "violated"), 0
-    for mistake in wrong:
-        model, invariant = WRONG[mistake]
-        found = check(tlc, MODELS[model].configuration([invariant], [mistake]))
-        refuted += found.violated == invariant
-        cells = (f"{found.states:,}", str(found.steps), f"{found.seconds:.0f}")
-        table.add_row(mistake, *cells, found.violated or f"NOTHING, not even {invariant}")
-    Console().print(table)
-    return refuted
+    return expected
 
 
 if __name__ == "__main__":
