@@ -69,7 +69,8 @@ MODELS: Final = {
     "writers": Model(jobs=("ingest", "redrive", "rewind"), log=2),
     "partitions": Model(jobs=("ingest", "redrive", "rewind"), partitions=2, batch=2, commits=2),
     "cuts": Model(jobs=("ingest", "adopt"), kinds=("good",), log=2, batch=2, cuts=1),
-    "files": Model(jobs=("ingest", "redrive", "erase")),
+    "epochs": Model(jobs=("ingest", "redrive", "rewind", "adopt"), kinds=("bad",), cuts=1),
+    "files": Model(jobs=("ingest", "redrive", "rewind", "erase")),
     "ledger": Model(jobs=("ingest", "redrive", "rewind", "lose the ledger")),
 }
 
