@@ -47,12 +47,14 @@ def _check(tlc: Path, title: str, checks: Iterable[tuple[str, str, str | None]])
         title: What is checked.
         checks: By name: the configuration, and the invariant that it must violate, if one.
     """
-    table, expected = Table(title, "states", "depth", "seconds", "violated", "must be"), []
+    table, expected = Table(title, "states", "depth", "seconds", "violated"), []
     for name, configuration, must in checks:
         found = check(tlc, configuration)
         cells = (f"{found.states:,}", str(found.depth), f"{found.seconds:.0f}")
-        table.add_row(name, *cells, found.violated or "nothing", must or "nothing")
-        expected += [found] if found.violated == must else []
+        is_expected = found.violated == must
+        instead = "" if is_expected else f" INSTEAD OF {must or 'nothing'}"
+        table.add_row(name, *cells, f"{found.violated or 'nothing'}{instead}")
+        expected += [found] if is_expected else []
     Console().print(table)
     return expected
 
