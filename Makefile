@@ -17,7 +17,7 @@ worlds := world-aws world-gcs world-azure world-msk world-confluent world-k8s wo
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test quickstart ranges newest-dagster unit docs lint format lock clean
 .PHONY: audit sbom dist release-dry spark-s3 bench image size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
-.PHONY: catalogs world-rest archive brokers soak-brokers brokers-versions $(worlds)
+.PHONY: specification catalogs world-rest archive brokers soak-brokers brokers-versions $(worlds)
 
 help: ## daily: List the targets
 	@for group in daily proof release; do \
@@ -127,6 +127,9 @@ mutants: setup ## proof: Plant one bug at a time, in the code and in the protoco
 model: setup ## proof: Play schedules of faults through a model of the protocol (SCHEDULES=1000000 SEED=1)
 	@$(bin)/python -m tests.model SCHEDULES=$(or $(SCHEDULES),1000000) SEED=$(or $(SEED),1)
 
+specification: setup $(if $(TLC),,.venv-specification/.installed) ## proof: Let TLC check the protocol's TLA+ specification, and refute wrong ones (TLC=tla2tools.jar)
+	@$(bin)/python -m tests.specification $(if $(TLC),--tlc $(TLC))
+
 histories: setup ## proof: Play random histories of a database, the oracle (HISTORIES=20000 SEED=1 ENGINE=spark SINKS= WITHOUT= MINUTES=; goes on where it was)
 	@$(bin)/python -m tests.database --histories $(or $(HISTORIES),20000) --seed $(or $(SEED),1) \
 		$(if $(ENGINE),--engine $(ENGINE)) $(if $(SINKS),--sinks $(SINKS)) \
@@ -228,6 +231,8 @@ lock: .venv/.tools ## release: Bring the lock files in line with pyproject.toml 
 	@$(bin)/uv pip compile $(compile) --all-extras -o requirements.lock pyproject.toml
 	@$(bin)/uv pip compile $(compile) -o bench/requirements.lock bench/requirements.in
 	@$(bin)/uv pip compile $(compile) -o tests/readers/requirements.lock tests/readers/requirements.in
+	@$(bin)/uv pip compile $(compile) -o tests/specification/requirements.lock \
+		tests/specification/requirements.in
 	@$(bin)/uv pip compile $(compile) -o .ci/audit.lock .ci/audit.in
 	@$(MAKE) .venv/.installed
 	@$(bin)/python -m oncelake.ingestion.local.jars --lock
@@ -245,7 +250,7 @@ spark-s3: setup-s3 ## release: Compile what is ours of Spark on S3 into ingestio
 java := $(addprefix ingestion/local/,ConditionalLogStore.java FolderlessS3.java)
 
 clean: ## daily: Remove the set-up and the caches; the lake and the embedded Kafka's records stay
-	rm -rf .venv .venv-bench .venv-readers .venv-audit .jars *.egg-info build dist site
+	rm -rf .venv .venv-bench .venv-readers .venv-specification .venv-audit .jars *.egg-info build dist site
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -278,6 +283,12 @@ compile := --quiet --universal --python-version 3.11 --generate-hashes --no-anno
 	@$(bin)/uv venv --quiet --clear --python $(bin)/python .venv-readers
 	@$(bin)/uv pip install --quiet --python .venv-readers/bin/python --require-hashes \
 		-r tests/readers/requirements.lock
+	@touch $@
+
+.venv-specification/.installed: .venv/.tools tests/specification/requirements.lock
+	@$(bin)/uv venv --quiet --clear --python $(bin)/python .venv-specification
+	@$(bin)/uv pip install --quiet --python .venv-specification/bin/python --require-hashes \
+		-r tests/specification/requirements.lock
 	@touch $@
 
 .venv-audit/.installed: .venv/.tools .ci/audit.lock

@@ -79,6 +79,8 @@ PROOFS: Final = (
     Proof("planted bugs", 1, "make mutants", r"of (\d+) planted bugs"),
     # A schedule a seed, counted up from SEED: pieces 100,000 apart have no schedule in common.
     Proof("model", 10, "make model SCHEDULES=100000 SEED={seed}00001", 100_000),
+    # States that were visited, of every model; each wrong protocol must be refuted.
+    Proof("specification", 1, "make specification", r"(\d+) distinct states"),
     Proof("soak", 1, "make soak MINUTES=60 SEED={seed} RECORDS=400000", _FAULTS),
     Proof(
         "soak, follow",
