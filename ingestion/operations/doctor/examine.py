@@ -234,7 +234,7 @@ def examine_machine(settings: Settings, dagster_home: Path | None) -> Iterator[F
         folders["the lake"] = settings.lake
     if dagster_home is not None:
         folders["Dagster's home"] = dagster_home
-    needed = () if settings.reader == "librdkafka" else ("spark",)
+    needed: tuple[str, ...] = () if settings.reader == "librdkafka" else ("spark",)
     if settings.kafka.address is None:
         needed += ("broker",)
     if missing := missing_jars(settings.jars, needed):
