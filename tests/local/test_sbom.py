@@ -27,7 +27,7 @@ def test_every_locked_package_and_jar_is_listed_with_its_checksum() -> None:
     assert bill_of_materials(ROOT, JARS) == found
 
 
-def test_the_bill_in_the_wheel_is_the_one_of_the_locks() -> None:
+def test_the_stored_bill_agrees_with_the_lock_files() -> None:
     """Whoever changes a lock file writes it again; licences are known where a package is there."""
     found, stored = (
         bill_of_materials(ROOT, JARS),
