@@ -74,7 +74,7 @@ wheel-test: setup ## release: Build a wheel, install it elsewhere, and use it th
 	@FRESH=$(FRESH) DIST=$(DIST) WITH=$(WITH) $(bin)/python -m tests.wheel
 
 quickstart: setup ## release: Only the first commands of docs/embedding.md, timed, and the tutorial (WITH=python3.13 FRESH=1)
-	@FRESH=$(FRESH) DIST=$(DIST) WITH=$(WITH) $(bin)/python -m tests.wheel six
+	@FRESH=$(FRESH) DIST=$(DIST) WITH=$(WITH) $(bin)/python -m tests.wheel quickstart
 
 ranges: setup ## release: The same with the oldest packages that the wheel allows, and with the newest
 	@$(bin)/python -m tests.wheel ends
@@ -221,7 +221,7 @@ sbom: setup-s3 ## release: Write what the product is made of to oncelake.cdx.jso
 	@$(bin)/python -m bench.sbom oncelake.cdx.json
 
 dist: .venv/.installed ## release: Build what is published into dist/, twice to the same bytes (TAG=v0.1.0 must be the version)
-	@$(bin)/python -m bench.dist dist $(TAG)
+	@$(bin)/python -m bench.dist dist
 
 release-dry: setup ## release: Go through the release's workflow, step by step, on this machine
 	@$(bin)/python -m tests.release

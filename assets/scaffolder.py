@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +51,8 @@ class StreamsScaffolder(dg.Scaffolder[StreamsParameters]):
         for each in proposed:
             write_file(each.path, each.text)
             print_initialized(each)
-        dg.scaffold_component(request, {"streams": "streams", "jobs": {"prefix": "oncelake_"}})
+        prefix = re.sub(r"\W", "_", f"{request.target_path.name}_", flags=re.ASCII)
+        dg.scaffold_component(request, {"streams": "streams", "jobs": {"prefix": prefix}})
 
 
 def _proposed(folder: Path, topics: str) -> list[Initialized]:

@@ -1,14 +1,15 @@
 """The wheel and the source archive, built twice to the same bytes, and what goes with them.
 
-python -m bench.dist FOLDER [TAG]
+python -m bench.dist FOLDER
 
-The version is the one of ``pyproject.toml``; a tag must be it, behind a ``v``. Only files that git
-knows are built from, so that nothing else of a clone is published.
+The version is the one of ``pyproject.toml``; a tag, given as the variable TAG, must be it, behind a
+``v``. Only files that git knows are built from, so that nothing else of a clone is published.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
+# The time of each file in both archives, whatever SOURCE_DATE_EPOCH the one who builds has set.
+_EPOCH: Final = "1580601600"
 _PINNED: Final = re.compile(r"^[\w.-]+==[^\\\n]+", re.MULTILINE)
 
 
@@ -48,7 +51,8 @@ def build(source: Path, into: Path) -> dict[str, str]:
     """Build the source archive, and the wheel from it; return each file's sha256."""
     uv = [str(Path(sys.executable).with_name("uv")), "build", "--quiet", "--no-create-gitignore"]
     here = ["--no-build-isolation", "--python", sys.executable, "--out-dir", str(into)]
-    subprocess.run([*uv, *here, str(source)], check=True)
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": _EPOCH}
+    subprocess.run([*uv, *here, str(source)], check=True, env=environment)
     return {
         each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in sorted(into.iterdir())
     }
@@ -63,9 +67,9 @@ def copy_known_files(into: Path, root: Path = ROOT) -> Path:
     return into
 
 
-def main(target: Path, tag: str | None = None) -> None:
+def main(target: Path) -> None:
     """Build twice, compare, and put what is published into an empty folder."""
-    if tag:
+    if tag := os.environ.get("TAG"):
         refuse_other_tag(tag)
     with tempfile.TemporaryDirectory(prefix="dist-") as folder:
         at = Path(folder)
@@ -82,4 +86,4 @@ def main(target: Path, tag: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *filter(None, sys.argv[2:]))
+    main(Path(sys.argv[1]))

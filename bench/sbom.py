@@ -4,8 +4,9 @@ python -m bench.sbom FILE
 
 Every Python package of ``requirements.lock``, those of the tests included, and every jar that
 ``make setup-s3`` fetches, with its sha256 and its licences, and those jars that PySpark brings
-along, of whose licences its folder ``licenses`` tells. The same locks give the same file, but for
-the licences of packages that are for other systems than this.
+along, of whose licences its folder ``licenses`` tells. What only a clone needs has the scope
+``excluded``; what an extra installs, or a JVM fetches when it first needs it, ``optional``. The
+same locks give the same file, but for the licences of packages that are for other systems.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ import hashlib
 import json
 import re
 import sys
+import tomllib
 import uuid
 from collections.abc import Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, metadata
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, metadata, requires
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from bench.dist import project_version
 from oncelake.ingestion.kafka.java import pyspark_home
@@ -27,6 +33,8 @@ from oncelake.ingestion.local.jars import CONFIGURATIONS, STORE_CONFIGURATIONS, 
 from oncelake.ingestion.settings import load_settings
 
 _PACKAGE: Final = re.compile(r"^([\w.-]+)==([^\s;]+)(?: ; ([^\\\n]+?))? ?\\?$", re.MULTILINE)
+# The extras with which a clone is built, tested and shown.
+_CLONES: Final = ("demo", "dev", "docs")
 _JAR: Final = re.compile(r"(.+?)-(\d.*)\.jar")
 _NAMESPACE: Final = uuid.UUID("5e0c62f4-6a3a-4f0e-9a53-0c6b7a7f2c55")
 
@@ -34,10 +42,11 @@ _NAMESPACE: Final = uuid.UUID("5e0c62f4-6a3a-4f0e-9a53-0c6b7a7f2c55")
 def bill_of_materials(root: Path, jars: Path) -> dict[str, Any]:
     """Return the document of the locks in a checkout, whose jars are in a folder."""
     components = [
-        *_packages((root / "requirements.lock").read_text()),
+        *_packages((root / "requirements.lock").read_text(), root),
         *_locked_jars(jars),
         *_jars_of_pyspark(),
     ]
+    components.sort(key=lambda each: str(each["bom-ref"]))
     name = f"pkg:pypi/oncelake@{project_version()}"
     content = json.dumps([name, components])
     return {
@@ -58,11 +67,47 @@ def bill_of_materials(root: Path, jars: Path) -> dict[str, Any]:
     }
 
 
-def _packages(lock: str) -> Iterator[dict[str, Any]]:
+def as_json(bill: dict[str, Any]) -> str:
+    """Return a bill with a component a line, so that its diff can be read."""
+    around = json.dumps({**bill, "components": []}, indent=2)
+    lines = ",\n".join(f"    {json.dumps(each)}" for each in bill["components"])
+    return around.replace('"components": []', f'"components": [\n{lines}\n  ]') + "\n"
+
+
+def _packages(lock: str, root: Path) -> Iterator[dict[str, Any]]:
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].items()
+    required = _needed(project["dependencies"])
+    optional = _needed(each for name, needs in extras if name not in _CLONES for each in needs)
     for name, version, where in _PACKAGE.findall(lock):
         only = [{"name": "oncelake:installed-where", "value": where}] if where else []
         package = _library(name, version, f"pkg:pypi/{name}@{version}")
-        yield package | ({"properties": only} if only else {}) | _licences_of_package(name)
+        scope = "required" if name in required else "optional" if name in optional else "excluded"
+        more = {"properties": only} if only else {}
+        yield {**package, "scope": scope} | more | _licences_of_package(name)
+
+
+def _needed(requirements: Iterable[str]) -> set[str]:
+    """Return the packages that some requirements need, and those need in turn, on any system."""
+    found, waiting = set[tuple[str, str]](), [*map(Requirement, requirements)]
+    while waiting:
+        package = waiting.pop()
+        for at in ((canonicalize_name(package.name), extra) for extra in ("", *package.extras)):
+            if at not in found:
+                found.add(at)
+                waiting += _requirements_of(*at)
+    return {name for name, _ in found}
+
+
+def _requirements_of(name: str, extra: str) -> Iterator[Requirement]:
+    """Yield what an installed package requires, or what one of its extras adds."""
+    with suppress(PackageNotFoundError):
+        for each in map(Requirement, requires(name) or ()):
+            is_of_extra = "extra ==" in str(each.marker)
+            if is_of_extra == bool(extra) and (
+                not (is_of_extra and each.marker) or each.marker.evaluate({"extra": extra})
+            ):
+                yield each
 
 
 def _licences_of_package(name: str) -> dict[str, Any]:
@@ -86,13 +131,17 @@ def _locked_jars(folder: Path) -> Iterator[dict[str, Any]]:
     for place, sha256 in locked_jars().items():
         configuration, _, file = place.partition("/")
         if configuration in (*CONFIGURATIONS, *STORE_CONFIGURATIONS):
+            if file not in groups:
+                problem = f"sbom: {folder / 'ivy'} has no {file}, whose licence is read there"
+                sys.exit(f"{problem}. Next: remove {folder}, and make sbom")
             group, name = groups[file]
             version = file.removeprefix(f"{name}-").removesuffix(".jar")
             jar = _library(name, version, f"pkg:maven/{group}/{name}@{version}", place)
             hashes = [{"alg": "SHA-256", "content": sha256}]
             described = folder / "ivy" / group / name / f"ivy-{version}.xml"
             stated = (each.get("name", "") for each in ET.parse(described).iter("license"))
-            yield {**jar, "group": group, "hashes": hashes} | _licences(stated)
+            more = {"group": group, "scope": "optional", "hashes": hashes}
+            yield jar | more | _licences(stated)
 
 
 def _licences(names: Iterable[str]) -> dict[str, Any]:
@@ -119,7 +168,7 @@ def main() -> None:
     target = Path(sys.argv[1])
     found = bill_of_materials(Path(__file__).parents[1], load_settings().jars)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(found, indent=2) + "\n")
+    target.write_text(as_json(found))
     print(f"{target}: {len(found['components']):,} packages and jars")
 
 

@@ -259,8 +259,8 @@ class Settings(BaseModel):
     @field_validator("maven")
     @classmethod
     def _is_a_repository(cls, url: str | None) -> str | None:
-        if url not in (None, "off") and not re.fullmatch(r"(https?|file)://[^\s@]+", url or ""):
-            raise ValueError("must be a URL without a login, as https://host/path, or `off`")
+        if url not in (None, "off") and not re.fullmatch(r"(https?|file)://[^\s@?#]+", url or ""):
+            raise ValueError("must be a URL without login or query, as https://host/path, or `off`")
         return url
 
     @field_validator("alert_webhook")

@@ -2,7 +2,7 @@
 
     python -m tests.release
 
-What only the forge can do (check out, attest, publish) is listed with what it would be given. Jobs
+What only the forge can do (check out, compare with main, attest, publish) is listed. Jobs
 of a matrix are run once, with the Python and the Java that are here.
 """
 
@@ -42,13 +42,16 @@ def _needs(job: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     """Run every command, and end at the first that fails."""
-    environment = {**os.environ, "GITHUB_REF_NAME": f"v{project_version()}"}
+    environment = {**os.environ, "TAG": f"v{project_version()}"}
     for name, job in jobs_in_order(yaml.safe_load(WORKFLOW.read_text())):
         matrix = job.get("strategy", {}).get("matrix", {})
         print(f"\n{name}" + (f", here once of {matrix}" if matrix else ""), flush=True)
         for step in job["steps"]:
             if "uses" in step:
                 print(f"  -    {step['uses'].partition('@')[0]} {step.get('with', '')}", flush=True)
+                continue
+            if step["run"].startswith("git "):
+                print(f"  -    {step['run']}", flush=True)
                 continue
             began = time.monotonic()
             done = subprocess.run(

@@ -51,17 +51,31 @@ def test_every_command_of_the_workflow_is_a_target_or_a_plain_one() -> None:
     made = [each.split()[1] for each in commands if each.startswith("make ")]
     assert {*made} <= targets
     assert {"dist", "wheel-test", "newest-dagster"} <= {*made}
-    assert [each.split()[0] for each in commands if not each.startswith("make ")] == ["mkdir"]
+    plain = [each.split()[0] for each in commands if not each.startswith("make ")]
+    assert plain == ["git", "mkdir"]
 
 
-def test_only_the_publishing_job_may_publish() -> None:
-    """It is trusted in its environment, without a secret, and needs the tests to be green."""
+def test_only_two_jobs_may_sign_and_only_one_may_publish() -> None:
+    """Neither runs anything of this repository; both need the tests to be green."""
     jobs = dict(jobs_in_order(yaml.safe_load(WORKFLOW.read_text())))
 
-    assert jobs["publish"]["environment"] == "release"
+    assert {name for name, job in jobs.items() if "id-token" in job["permissions"]} == {
+        "attest",
+        "publish",
+    }
+    assert [name for name, job in jobs.items() if "environment" in job] == ["publish"]
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
-    assert jobs["publish"]["needs"] == "test"
+    assert (jobs["attest"]["needs"], jobs["publish"]["needs"]) == ("test", "attest")
+    assert not any("make" in step.get("run", "") for step in jobs["attest"]["steps"])
     assert "secrets." not in WORKFLOW.read_text()
+
+
+def test_no_job_keeps_the_token_that_it_was_checked_out_with() -> None:
+    """What is built and tested could read it."""
+    out = [step for step in steps_of(WORKFLOW) if "actions/checkout" in step.get("uses", "")]
+
+    assert out
+    assert all(step["with"]["persist-credentials"] is False for step in out)
 
 
 @pytest.mark.parametrize("workflow", [each for each in WORKFLOWS if each.name != "ci.yml"])
@@ -84,15 +98,13 @@ def test_constraints_are_the_locked_versions() -> None:
 
 @only_long
 def test_two_builds_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the times and modes of the files; the wheel has the bill and the templates."""
+    """Whatever the files' modes, and SOURCE_DATE_EPOCH; the wheel has the bill and templates."""
     first = build(copy_known_files(tmp_path / "one"), tmp_path / "first")
     other = copy_known_files(tmp_path / "another" / "place")
     for path in other.rglob("*.py"):
         path.chmod(0o600)
-    assert build(other, tmp_path / "second") == first
-
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    assert build(other, tmp_path / "third") != first
+    assert build(other, tmp_path / "second") == first
 
     (wheel,) = (tmp_path / "first").glob("*.whl")
     shutil.unpack_archive(wheel, tmp_path / "wheel", "zip")

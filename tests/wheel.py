@@ -1,9 +1,9 @@
 """A wheel is built, installed into an empty environment, and used outside the clone.
 
-    python -m tests.wheel          FRESH=1 fetches the jars anew, too; DIST=dist takes what is built
-    python -m tests.wheel six      only the six commands, with a JDK and without, and the tutorial
-    python -m tests.wheel ends     with the oldest packages of every range, and with the newest
-    python -m tests.wheel newest   with the newest Dagster there is, allowed or not: only warns
+    python -m tests.wheel              FRESH=1 also fetches the jars; DIST=dist takes a built wheel
+    python -m tests.wheel quickstart   only the commands of docs/embedding.md, and the tutorial
+    python -m tests.wheel ends         with the oldest packages of every range, and with the newest
+    python -m tests.wheel newest       with the newest Dagster there is, allowed or not: only warns
 
 WITH=python3.13 is the Python that is installed into, JAVA_HOME the JDK.
 
@@ -55,8 +55,8 @@ _WITHOUT_DAGSTER = (
 )
 
 
-# After the one that installs.
-_SIX = (
+# What docs/embedding.md types once the wheel is installed.
+_QUICKSTART = (
     "oncelake new shop",
     "oncelake kafka up --sample",
     "oncelake init orders",
@@ -79,13 +79,13 @@ def main() -> None:
                     _use_in_dagster(at / f"with {end}", python)
             case ["newest"]:
                 _try_the_newest_dagster(at, wheel)
-            case ["six"]:
-                _type_the_six(at, wheel)
+            case ["quickstart"]:
+                _type_the_quickstart(at, wheel)
             case _:
                 _use(at / "elsewhere", _install(at / "engine", wheel))
                 python = _install(at / "dagster", wheel, extras=("dagster",))
                 _use_in_dagster(at / "elsewhere", python)
-                _type_the_six(at, wheel)
+                _type_the_quickstart(at, wheel)
     print("wheel-test: the installed wheel ingests, proves and loads in Dagster")
 
 
@@ -99,7 +99,7 @@ def _built(at: Path) -> Path:
     return wheel.resolve()
 
 
-def _type_the_six(at: Path, wheel: Path) -> None:
+def _type_the_quickstart(at: Path, wheel: Path) -> None:
     """From nothing to a proven table, with a JDK, and beside a broker without one."""
     bare = at / "bare"
     _run(_PYTHON, "-m", "venv", bare, cwd=ROOT)
@@ -111,7 +111,7 @@ def _type_the_six(at: Path, wheel: Path) -> None:
     print(f"{installed:.0f} s  pip install", flush=True)
     folder = at / "with a JDK"
     path = f"{bare / 'bin'}:{os.environ['PATH']}"
-    seconds = installed + _type_in(folder, _SIX, PATH=path)
+    seconds = installed + _type_in(folder, _QUICKSTART, PATH=path)
     print(f"{seconds:.0f} s  six commands, from nothing to a proven table", flush=True)
     # The machine may have other work than this.
     assert seconds < 60 * _MINUTES * float(os.environ.get("PATIENCE", "1")), seconds
@@ -121,7 +121,7 @@ def _type_the_six(at: Path, wheel: Path) -> None:
             "ONCELAKE_KAFKA": broker,
             "ONCELAKE_READER": "librdkafka",
         }
-        others = [each for each in _SIX if "kafka" not in each]
+        others = [each for each in _QUICKSTART if "kafka" not in each]
         alone = _type_in(at / "without a JDK", others, **here)
         print(f"{installed + alone:.0f} s  five commands without a JDK", flush=True)
     _follow_the_tutorial(at / "tutorial", path)
@@ -187,7 +187,7 @@ def _try_the_newest_dagster(at: Path, wheel: Path) -> None:
         _use_in_dagster(at / "with the newest", python)
     except SystemExit as failed:
         # The forge shows such a line beside the run.
-        print(f"::warning::the newest Dagster does not do: {failed}".replace("\n", "%0A"))
+        print(f"::warning::the wheel fails with the newest Dagster: {failed}".replace("\n", "%0A"))
 
 
 def _install(

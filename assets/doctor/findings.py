@@ -44,7 +44,7 @@ def diagnose_version(found: str, requirements: Iterable[str]) -> Iterator[Findin
     """Note a version of Dagster that the package's own requirements do not have."""
     for stated in map(Requirement, requirements):
         if stated.name == _ABOUT and not stated.specifier.contains(found, prereleases=True):
-            evidence = f"{found}, and tried were {stated.specifier}"
+            evidence = f"{found}; the package allows {stated.specifier}"
             yield findings.UNTRIED_DAGSTER.of(_ABOUT, evidence)
 
 

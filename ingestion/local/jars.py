@@ -28,7 +28,7 @@ from typing import Final
 
 from oncelake.ingestion.errors import DependencyError, IngestionError, SetupError, counted
 from oncelake.ingestion.kafka.java import find_java, pyspark_home
-from oncelake.ingestion.local.process import file_lock
+from oncelake.ingestion.local.process import file_lock, is_locked
 from oncelake.ingestion.settings import Settings, load_settings
 
 CONFIGURATIONS = ("spark", "broker")
@@ -77,7 +77,8 @@ def fetch(
         expected = {name: sha for name, sha in locked_jars().items() if name.startswith(f"{conf}/")}
         jars = counted(len(expected), "jar")
         if _sums(folder, conf) != expected:
-            _prepare_to_fetch(folder, conf, maven)
+            if _is_being_fetched(folder, conf, maven):
+                yield f"{conf}: another process fetches jars into {folder}, waiting for it"
             with file_lock(folder / "fetch.lock"):
                 # Another process may have fetched them meanwhile.
                 if _sums(folder, conf) != expected:
@@ -86,18 +87,20 @@ def fetch(
         yield f"{conf}: {jars}, all there"
 
 
-def _prepare_to_fetch(folder: Path, conf: str, maven: str | None) -> None:
+def _is_being_fetched(folder: Path, conf: str, maven: str | None) -> bool:
+    """Refuse to fetch where that cannot end well; else tell whether another process does it."""
     if maven == "off":
         raise SetupError(
             f"the jars of {conf} in {folder} are not those of {_LOCK.name}, and "
             "ONCELAKE_MAVEN=off. Next: copy them there, or name a repository (docs/offline.md)"
         )
+    find_java()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "fetch.lock").touch()
+        return is_locked(folder / "fetch.lock")
     except OSError as error:
         raise SetupError(
-            f"the jars of {conf} are to be fetched into {folder}, which cannot be written in: "
+            f"the jars of {conf} are to be fetched into {folder}, which is not possible: "
             f"{error.strerror}. Next: oncelake jars, as somebody who may; or set ONCELAKE_JARS"
         ) from error
 
@@ -105,7 +108,10 @@ def _prepare_to_fetch(folder: Path, conf: str, maven: str | None) -> None:
 def _install(
     folder: Path, conf: str, expected: dict[str, str], *, maven: str | None
 ) -> Iterator[str]:
-    with tempfile.TemporaryDirectory(dir=folder, prefix="incoming-") as incoming:
+    # The lock is ours: whoever left these was killed.
+    for left in folder.glob("incoming-jars-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="incoming-jars-") as incoming:
         for number, jar in enumerate(
             _run_ivy(conf, Path(incoming), folder / "ivy", maven=maven), 1
         ):

@@ -67,6 +67,14 @@ def file_lock(path: Path) -> Iterator[None]:
         yield
 
 
+def is_locked(path: Path) -> bool:
+    """Tell whether another process holds the lock of a file."""
+    with path.open("w") as lock, suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    return True
+
+
 def recorded_process(pid_file: Path, *, command_ends_with: str) -> ProcessId | None:
     """Return the living process that a pid file names, if it runs this very command.
 

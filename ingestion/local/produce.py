@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, Producer
 
+from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.kafka.client import client_options, unreachable
 from oncelake.ingestion.settings import Settings
@@ -37,23 +38,39 @@ class OutgoingMessage(Protocol):
 
 
 class Line(NamedTuple):
-    """A message that a line of text stands for: key, colon, value; without a value, a tombstone."""
+    """A message that a line of text stands for: key, colon, value; without a value, a tombstone.
+
+    A key does not begin with a brace: such a line is a JSON value whose key was forgotten.
+    """
 
     key: bytes
     value: bytes | None
     timestamp_ms: int
 
     @classmethod
-    def of(cls, line: str) -> Line:
-        """Read a line."""
-        key, _, value = line.strip().partition(":")
+    def of(cls, number: int, line: str) -> Line:
+        """Read a line.
+
+        Raises:
+            InvalidSpecError: it has no colon, or no key.
+        """
+        key, colon, value = line.strip().partition(":")
+        if not colon or key[:1] in ("", "{"):
+            problem = f"line {number} is not key:value, and nothing was sent"
+            raise InvalidSpecError(f"{problem}. Next: write key:value, or key: for a tombstone")
         return cls(key.encode(), value.encode() or None, time.time_ns() // 1_000_000)
 
 
 def send_lines(settings: Settings, topic: str, lines: Iterable[str]) -> int:
-    """Send a message for each line, to a topic that is created if missing; return how many."""
-    create(settings, topic, partitions=2)
-    return produce(settings, topic, map(Line.of, filter(str.strip, lines)))
+    """Send a message for each line that is not blank, or none where one is wrong; return how many.
+
+    Raises:
+        InvalidSpecError: a line has no colon, or no key.
+        TopicMissingError: the topic does not exist.
+    """
+    messages = [Line.of(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    Kafka(settings).topics(topic, [topic])
+    return produce(settings, topic, messages)
 
 
 def send_sample(settings: Settings) -> int:

@@ -26,6 +26,7 @@ from oncelake.assets.translation import Translation
 from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import SetupError
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
+from oncelake.ingestion.local.project import write_component
 from oncelake.ingestion.operations.status.lag import LagReader
 from oncelake.ingestion.operations.status.status import StatusReader, StreamStatus
 from oncelake.ingestion.pipeline.report import RunReport
@@ -491,7 +492,20 @@ def test_dg_finds_the_component_by_its_entry_point(project: Project) -> None:
 
     assert f"{module}.Streams" == "oncelake.Streams"
     assert import_module(module).Streams is Streams
-    assert "oncelake_lag" in {each.name for each in defs.get_repository_def().sensor_defs}
+    assert "ingest_lag" in {each.name for each in defs.get_repository_def().sensor_defs}
+
+
+def test_components_that_are_scaffolded_load_beside_one_another(project: Project) -> None:
+    """Each has its own name before those of its jobs, sensors and resources."""
+    scaffold(project)
+    write_component(project.defs / "clicks")
+    project.at = project.defs / "from-us"
+    project.at.mkdir()
+
+    repository = scaffold(project).get_repository_def()
+
+    sensors = {each.name for each in repository.sensor_defs}
+    assert {"ingest_lag", "clicks_lag", "from_us_lag"} <= sensors
 
 
 @pytest.mark.kafka

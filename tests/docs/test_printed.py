@@ -181,6 +181,8 @@ def follow_the_tutorial(project: Project) -> Iterator[str]:
 def story(kafka_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """What is printed of what each page shows."""
     project = Project(tmp_path_factory.mktemp("tutorial"), kafka_address)
+    admin = AdminClient({"bootstrap.servers": kafka_address})
+    admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(30)
     outputs = [*follow_the_tutorial(project)]
     told = {"tutorial.md": "".join(outputs)}
     # On a terminal the lines of the progress take one another's place.
@@ -213,7 +215,6 @@ def story(kafka_address: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     send_sales(kafka_address)
     told["init.md"] = project.type("oncelake init sales")
     yield told
-    admin = AdminClient({"bootstrap.servers": kafka_address})
     for deleted in admin.delete_topics(["orders", "sales"]).values():
         deleted.result(30)
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from oncelake.ingestion.errors import DependencyError, SetupError
 from oncelake.ingestion.local.jars import fetch, locked_jars, missing_jars, require_jars
+from oncelake.ingestion.local.process import file_lock
 from oncelake.ingestion.settings import load_settings
-from tests.support.world import JARS
+from tests.support.world import JARS, ROOT
 
+_REQUIRE = (
+    "from oncelake.ingestion.local.jars import require_jars\n"
+    "from oncelake.ingestion.settings import load_settings\n"
+    "require_jars(load_settings(), 'spark')"
+)
 SPARK = [name for name in locked_jars() if name.startswith("spark/")]
 
 
@@ -58,6 +67,42 @@ def test_a_mirror_without_a_jar_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("incoming-*"))
 
 
+@pytest.mark.slow
+def test_a_changed_jar_is_not_installed(mirror: str, tmp_path: Path) -> None:
+    """A mirror that gives something else under the name of a jar is found out by its checksum."""
+    harmed, jars = tmp_path / "mirror", tmp_path / "jars"
+    shutil.copytree(mirror.removeprefix("file://"), harmed, copy_function=os.link)
+    jar = next(harmed.rglob(f"{Path(SPARK[0]).name}"))
+    jar.unlink()
+    jar.write_bytes(b"something else")
+
+    with pytest.raises(SetupError, match=rf"not the jars of jars\.lock: {SPARK[0]}"):
+        require_jars(load_settings(jars=jars, maven=harmed.as_uri()), "spark")
+    assert [each.name for each in jars.iterdir()] == ["fetch.lock"]
+
+
+@pytest.mark.slow
+def test_of_several_processes_one_fetches(mirror: str, tmp_path: Path) -> None:
+    """The others say that they wait; what a process that was killed has left is removed."""
+    jars = tmp_path / "jars"
+    (jars / "incoming-jars-x").mkdir(parents=True)
+    environment = {"ONCELAKE_JARS": str(jars), "ONCELAKE_MAVEN": mirror, "PYTHONPATH": str(ROOT)}
+    command, out = [sys.executable, "-c", _REQUIRE], subprocess.PIPE
+    with file_lock(jars / "fetch.lock"):
+        started = [
+            subprocess.Popen(command, env={**os.environ, **environment}, stderr=out, text=True)
+            for _ in range(3)
+        ]
+        waiting = [each.stderr.readline() for each in started if each.stderr]
+    said = [each.communicate(timeout=120)[1] for each in started]
+
+    assert all("spark: another process fetches jars" in line for line in waiting)
+    assert [each.returncode for each in started] == [0, 0, 0]
+    assert "".join(said).count("spark: fetching") == 1
+    assert all(f"spark: {len(SPARK)} jars, all there" in each for each in said)
+    assert sorted(each.name for each in jars.iterdir()) == ["fetch.lock", "ivy", "spark"]
+
+
 def test_nothing_is_fetched_where_that_is_forbidden(tmp_path: Path) -> None:
     """What lacks its jars says so, and what to do, at once."""
     settings = load_settings(jars=tmp_path / "jars", maven="off")
@@ -71,5 +116,5 @@ def test_a_folder_that_cannot_be_written_in_is_named(tmp_path: Path) -> None:
     """Jars are not fetched to be thrown away."""
     (tmp_path / "jars").write_text("a file, which even root cannot write in")
 
-    with pytest.raises(SetupError, match=r"cannot be written in: .*Next: oncelake jars"):
+    with pytest.raises(SetupError, match=r"is not possible: .*Next: oncelake jars"):
         require_jars(load_settings(jars=tmp_path / "jars"), "spark")

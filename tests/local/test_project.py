@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from oncelake.ingestion.declaration.spec import json_schema
-from oncelake.ingestion.local.project import TEMPLATES
 from oncelake.ingestion.tables.format import engine_version
 from tests.cli.shell import ORDERS, oncelake
 from tests.support.long import only_long
@@ -41,6 +40,15 @@ def test_a_project_has_what_dagster_git_and_ci_need(here: Path) -> None:
     assert "$name" not in (shop / "README.md").read_text()
     assert "${" not in (shop / ".github" / "workflows" / "streams.yml").read_text()
     assert list((shop / "assets" / "streams").glob("*.yaml")) == []
+
+
+@pytest.mark.parametrize("name", ["yes", "no", "on", "null", "true"])
+def test_a_name_that_yaml_reads_as_something_else_stays_a_name(here: Path, name: str) -> None:
+    """It is quoted where it stands alone."""
+    oncelake("new", name)
+
+    (location,) = yaml.safe_load((here / name / "workspace.yaml").read_text())["load_from"]
+    assert location["python_module"]["location_name"] == name
 
 
 @only_long
@@ -79,9 +87,22 @@ def test_what_is_there_is_left_as_it_is(here: Path) -> None:
     assert (here / "shop" / "README.md").read_text() == "mine"
 
 
+def test_what_cannot_be_written_whole_is_not_there(here: Path) -> None:
+    """Where the disk is full, nothing is left behind that a second try would refuse."""
+    command = f"ulimit -f 16; exec {sys.executable} -m oncelake.ingestion new shop"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        ["bash", "-c", command], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 2
+    assert "shop cannot be written: File too large. Next: " in done.stderr
+    assert list(here.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "..", "1st", "-x", "a b"])
 def test_a_name_is_a_plain_word(here: Path, name: str) -> None:
-    """It is that of a folder, of a module and of a code location."""
+    """A folder, a module and a code location can all have it."""
     assert oncelake("new", "--", name).exit_code == 2
     assert list(here.iterdir()) == []
 
@@ -97,11 +118,33 @@ def test_in_a_project_of_dg_it_is_a_component(here: Path, source: str) -> None:
 
     assert result.exit_code == 0
     written = yaml.safe_load((defs / "ingest" / "defs.yaml").read_text())
-    assert written == yaml.safe_load((TEMPLATES / "component" / "defs.yaml").read_text())
+    assert written["attributes"]["jobs"] == {"prefix": "ingest_"}
     assert (defs / "ingest" / "streams").is_dir()
     assert "export ONCELAKE_STREAMS=" in result.stdout
     oncelake("new", "shop", "--no-dg")
     assert (here / "shop" / "dagster.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        pytest.param("dg.toml", '[project]\nroot_module = "store"\n', id="dg.toml"),
+        pytest.param("pyproject.toml", "x = [", id="broken"),
+        pytest.param("pyproject.toml", "tool = 3\n", id="something else"),
+        pytest.param("pyproject.toml", '[project]\nname = "store"\n', id="without dg"),
+    ],
+)
+def test_only_what_dg_reads_makes_a_project_of_dg(here: Path, file: str, text: str) -> None:
+    """The settings of dg may be in a file of their own; other files of that name are no matter."""
+    (here / file).write_text(text)
+    defs = here / "store" / "defs"
+    defs.mkdir(parents=True)
+
+    result = oncelake("new", "ingest")
+
+    assert result.exit_code == 0
+    assert (defs / "ingest" / "defs.yaml").exists() == (file == "dg.toml")
+    assert (here / "ingest" / "dagster.yaml").exists() != (file == "dg.toml")
 
 
 def test_no_component_is_written_outside_of_a_project_of_dg(here: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from bench.sbom import bill_of_materials
+from bench.sbom import as_json, bill_of_materials
 from oncelake.ingestion.local.jars import locked_jars
 from tests.support.world import JARS, ROOT
 
@@ -27,7 +27,7 @@ def test_every_locked_package_and_jar_is_listed_with_its_checksum() -> None:
     assert bill_of_materials(ROOT, JARS) == found
 
 
-def test_the_bill_in_the_wheel_is_the_one_of_the_locks() -> None:
+def test_the_stored_bill_agrees_with_the_lock_files() -> None:
     """Whoever changes a lock file writes it again; licences are known where a package is there."""
     found, stored = (
         bill_of_materials(ROOT, JARS),
@@ -35,6 +35,28 @@ def test_the_bill_in_the_wheel_is_the_one_of_the_locks() -> None:
     )
 
     assert _without_licences(stored) == _without_licences(found), "Next: make sbom"
+
+
+def test_what_an_installation_does_not_have_is_marked() -> None:
+    """Of the tests' packages nobody is warned who installs the wheel."""
+    components = json.loads((ROOT / "oncelake.cdx.json").read_text())["components"]
+    packages = {
+        each["name"]: each["scope"] for each in components if each["bom-ref"].startswith("pkg:")
+    }
+
+    assert {packages[name] for name in ("pyspark", "py4j", "confluent-kafka")} == {"required"}
+    assert {packages[name] for name in ("dagster", "pyiceberg", "psycopg")} == {"optional"}
+    assert {packages[name] for name in ("moto", "ruff", "mkdocs", "werkzeug")} == {"excluded"}
+    assert {each["scope"] for each in components if "broker/" in each["bom-ref"]} == {"optional"}
+
+
+def test_the_bill_is_a_line_a_component() -> None:
+    """A diff of it shows what was added, removed and changed."""
+    text = (ROOT / "oncelake.cdx.json").read_text()
+
+    assert text == as_json(json.loads(text))
+    lines = [line for line in text.splitlines() if line.startswith('    {"type": "library"')]
+    assert len(lines) == len(json.loads(text)["components"])
 
 
 def test_jars_and_packages_have_their_licences() -> None:

@@ -34,6 +34,7 @@ from oncelake.ingestion.operations.doctor.examine import (
     diagnose_machine,
     examine,
     examine_leftovers,
+    examine_machine,
     orphans,
 )
 from oncelake.ingestion.operations.doctor.findings import NO_DAEMON, Finding
@@ -245,7 +246,7 @@ def test_a_process_is_known_by_when_it_began() -> None:
 def machine(**changes: Any) -> dict[str, Any]:
     """A machine that has what runs need."""
     place = Folder(name="the lake", path=Path("/lake"), is_writable=True, free_bytes=5_000 * MIB)
-    return {"java": ("17", 17), "missing": (), "folders": (place,), **changes}
+    return {"java": ("17", 17), "folders": (place,), **changes}
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ def machine(**changes: Any) -> dict[str, Any]:
         pytest.param({}, [], id="all there"),
         pytest.param({"java": ("11", 11)}, ["Java 17"], id="old Java"),
         pytest.param({"java": ("none", None)}, ["Java 17"], id="no Java"),
-        pytest.param({"missing": ("spark/a.jar",)}, ["jars are not there"], id="jars"),
+        pytest.param({"java": None}, [], id="no Java, and none needed"),
         pytest.param(
             {"folders": (Folder(name="x", path=Path("/x"), is_writable=False, free_bytes=MIB),)},
             ["cannot be written in", "almost full"],
@@ -269,6 +270,30 @@ def test_what_a_machine_lacks_is_reported(changes: dict[str, Any], says: list[st
     assert len(findings) == len(says)
     for finding, words in zip(findings, says, strict=True):
         assert words in finding.what
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        pytest.param({}, [("52: ", 0)], id="fetched when needed"),
+        pytest.param({"maven": "off"}, [("52: ", 1)], id="may not be fetched"),
+        pytest.param({"jars": Path("/dev/null/jars")}, [("52: ", 1)], id="cannot be kept"),
+        pytest.param({"kafka": "k:9092"}, [("6: spark/", 0)], id="no embedded Kafka"),
+        pytest.param({"reader": "librdkafka"}, [("46: broker/", 0)], id="no Spark"),
+        pytest.param({"kafka": "k:9092", "reader": "librdkafka"}, [], id="neither"),
+    ],
+)
+def test_missing_jars_are_a_note_where_they_can_come(
+    tmp_path: Path, more: dict[str, Any], says: list[tuple[str, int]]
+) -> None:
+    """Only those that the settings ask for are missed."""
+    settings = load_settings(**{"jars": tmp_path / "jars", "state": tmp_path, **more})
+    found = [each for each in examine_machine(settings, None) if "jars" in each.what]
+
+    assert len(found) == len(says)
+    for each, (evidence, exit_code) in zip(found, says, strict=True):
+        assert each.evidence.startswith(evidence)
+        assert each.exit_code == exit_code
 
 
 def test_a_folder_that_cannot_be_written_in_is_seen(tmp_path: Path) -> None:

@@ -63,12 +63,17 @@ def up(
 def send(topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]) -> None:
     """Send each line of standard input to a topic, for trying things out: key, colon, value.
 
-    A line without a value is a record with a null value, a tombstone. The topic is created if it is
-    missing. Where ONCELAKE_KAFKA names other brokers, it goes there.
+    `key:` without a value is a tombstone. Where one line is not `key:value`, nothing is sent (exit
+    2). In the embedded Kafka the topic is created if it is missing; where ONCELAKE_KAFKA names
+    other brokers, it must exist there.
     """
-    from oncelake.ingestion.local.produce import send_lines
+    from oncelake.ingestion.local import broker
+    from oncelake.ingestion.local.produce import create, send_lines
 
-    sent = send_lines(load_settings(), topic, sys.stdin)
+    settings = load_settings()
+    if _is_used(broker.status(settings.state / "kafka"), settings):
+        create(settings, topic, partitions=2)
+    sent = send_lines(settings, topic, sys.stdin)
     output.say(f"{counted(sent, 'record')} sent to {topic}")
 
 
@@ -93,10 +98,13 @@ def down(as_json: AsJson = False) -> None:
         output.say("Kafka is down" if was_up else "Kafka was not up")
 
 
+def _is_used(broker: Broker | None, settings: Settings) -> bool:
+    """Tell whether the other commands talk to the embedded Kafka."""
+    return settings.kafka.address in (None, broker and broker.address)
+
+
 def _report(broker: Broker | None, settings: Settings, as_json: bool) -> None:
-    is_used = settings.kafka.address is None or (
-        broker is not None and settings.kafka.address == broker.address
-    )
+    is_used = _is_used(broker, settings)
     if not is_used:
         output.note(
             f"ONCELAKE_KAFKA is set ({settings.kafka.address}): the other commands talk to that, "

@@ -234,22 +234,30 @@ def examine_machine(settings: Settings, dagster_home: Path | None) -> Iterator[F
         folders["the lake"] = settings.lake
     if dagster_home is not None:
         folders["Dagster's home"] = dagster_home
-    return diagnose_machine(
-        java=_java(),
-        missing=missing_jars(settings.jars),
+    needed: tuple[str, ...] = () if settings.reader == "librdkafka" else ("spark",)
+    if settings.kafka.address is None:
+        needed += ("broker",)
+    if missing := missing_jars(settings.jars, needed):
+        can_fetch = settings.maven != "off" and Folder.of("jars", settings.jars).is_writable
+        kind = kinds.JARS_TO_FETCH if can_fetch else kinds.MISSING_JARS
+        yield kind.of("machine", f"{len(missing)}: {', '.join(missing[:5])}")
+    yield from diagnose_machine(
+        java=_java() if "spark" in needed else None,
         folders=[Folder.of(name, path) for name, path in folders.items()],
     )
 
 
 def diagnose_machine(
-    *, java: tuple[str, int | None], missing: Sequence[str], folders: Sequence[Folder]
+    *, java: tuple[str, int | None] | None, folders: Sequence[Folder]
 ) -> Iterator[Finding]:
-    """Say what is wrong with a machine whose ``java -version`` gave this answer, and this major."""
-    answer, version = java
-    if version is None or version < _OLDEST_JAVA:
-        yield kinds.UNFIT_JAVA.of("machine", answer)
-    if missing:
-        yield kinds.MISSING_JARS.of("machine", f"{len(missing)}: {', '.join(missing[:5])}")
+    """Say what is wrong with a machine.
+
+    Args:
+        java: What ``java -version`` answered, and the major version; none where no run needs it.
+        folders: Those that runs write in.
+    """
+    if java and (java[1] is None or java[1] < _OLDEST_JAVA):
+        yield kinds.UNFIT_JAVA.of("machine", java[0])
     for folder in folders:
         facts = {"folder": folder.name, "path": folder.path}
         if not folder.is_writable:

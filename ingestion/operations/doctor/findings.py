@@ -53,7 +53,8 @@ UNFIT_JAVA = FindingKind(
     "Spark needs Java 17 or newer, and this is not it",
     "install a JDK, version 17, 21 or 25, and point JAVA_HOME to it",
 )
-MISSING_JARS = FindingKind("jars are not there", "oncelake jars")
+MISSING_JARS = FindingKind("jars are not there, and cannot be fetched", "oncelake jars")
+JARS_TO_FETCH = FindingKind("jars are fetched by the first that needs them", "oncelake jars", DONE)
 UNWRITABLE_FOLDER = FindingKind("{folder} cannot be written in", "ls -ld {path}")
 FULL_VOLUME = FindingKind("{folder} is on a volume that is almost full", "df -h {path}")
 
@@ -166,7 +167,7 @@ SENSOR_OFF = FindingKind(
     DONE,
 )
 UNTRIED_DAGSTER = FindingKind(
-    "this Dagster is outside of the versions that Oncelake was tried with",
+    "this Dagster is outside of the versions that Oncelake allows",
     "leave it, or install one of them (docs/tried.md)",
     DONE,
 )
