@@ -197,7 +197,8 @@ def _drop_entry(place: AccountPlace, stream: str, settings: Settings) -> None:
     """Drop the table's entry in its catalog; the files go with the lake's folder."""
     if place.sink == _GLUE:
         database = os.environ["WORLD_DATABASE"]
-        get_session().create_client("glue").delete_table(DatabaseName=database, Name=stream)
+        glue = get_session().create_client("glue", region_name=os.environ["AWS_REGION"])
+        glue.delete_table(DatabaseName=database, Name=stream)
     if place.sink == _UNITY:
         assert settings.unity_token is not None, "it was needed"
         table = f"{os.environ['WORLD_SCHEMA']}.{stream}"

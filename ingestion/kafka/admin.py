@@ -392,40 +392,37 @@ class Kafka:
             except DependencyError as error:
                 if code_of(error.__cause__) not in _LEADER_IS_MOVING:
                     raise
-                problem = error
+                failure = error
             else:
-                if unknown := [str(at) for at, each in answers.items() if _is_unknown(each)]:
-                    said = f"it gives no offset of {', '.join(unknown)}"
-                    problem = unreachable(self._settings, said, self._heard)
-                else:
+                unknown = [str(at) for at, each in answers.items() if _is_unknown(each)]
+                if not unknown:
                     places = {at: (each.offset, each.leader_epoch) for at, each in answers.items()}
                     return Ends(places)
+                problem = f"it gives no offset of {', '.join(unknown)}"
+                failure = unreachable(self._settings, problem, self._heard)
+            leaderless = self._leaderless(wanted)
             if time.monotonic() > deadline:
-                self._refuse_leaderless(wanted)
-                raise problem
+                raise leaderless or failure
             time.sleep(_MOVED_WITHIN_SECONDS)
-            self._ask_for_leaders({at.topic for at in wanted})
 
-    def _ask_for_leaders(self, names: Iterable[str]) -> None:
-        """Let the client forget which leaders it knew: some errors do not make it ask again."""
-        for name in names:
-            with suppress(KafkaException):
-                self._admin.list_topics(name, timeout=_MOVED_WITHIN_SECONDS)
+    def _leaderless(self, partitions: Iterable[TopicPartition]) -> DependencyError | None:
+        """Let the client learn who leads, and name the partitions that nobody does.
 
-    def _refuse_leaderless(self, partitions: Iterable[TopicPartition]) -> None:
-        """Name the partitions without a leader: the client's error is that of a missing right."""
+        After FENCED_LEADER_EPOCH it would use the old epoch for ever; of a partition without a
+        leader it reports that of a missing right.
+        """
         try:
-            topics = self._admin.list_topics(timeout=self._timeout).topics
+            topics = self._admin.list_topics(timeout=_MOVED_WITHIN_SECONDS).topics
         except KafkaException:
-            return
-        known = {
+            return None
+        leaders = {
             TopicPartition(name, number): part.leader
             for name, topic in topics.items()
             for number, part in topic.partitions.items()
         }
-        if leaderless := [str(at) for at in partitions if known.get(at, 0) < 0]:
-            problem = f"no broker leads {', '.join(leaderless)}"
-            raise unreachable(self._settings, problem, self._heard)
+        leaderless = [str(at) for at in partitions if leaders.get(at, 0) < 0]
+        problem = f"no broker leads {', '.join(leaderless)}"
+        return unreachable(self._settings, problem, self._heard) if leaderless else None
 
     def _offsets_since(
         self, ends: Mapping[TopicPartition, int], moment: dt.datetime, isolation: IsolationLevel
@@ -524,7 +521,8 @@ class RecordReader:
         """
         message: Message | None = self.consumer.poll(self._settings.kafka_timeout_seconds)
         if message is None:
-            raise unreachable(self._settings, "it sent no record", self._heard)
+            left = ", ".join(f"{at.topic}-{at.partition}" for at in self.consumer.assignment())
+            raise unreachable(self._settings, f"it sent no record of {left}", self._heard)
         if is_about_group(message):
             return self.poll(but=but)
         return self._sound(message, but=but)
@@ -548,7 +546,7 @@ class RecordReader:
 
 
 def _is_unknown(answer: Any) -> bool:
-    """Tell whether an answer has no offset: so the client answers, without an error, at times."""
+    """Tell whether an answer has neither an offset nor an error, as while a leader moves."""
     return bool(answer.offset == OFFSET_INVALID)
 
 

@@ -46,6 +46,8 @@ def client_options(settings: Settings, heard: ClientErrors | None = None) -> dic
         **librdkafka_options(settings),
         "bootstrap.servers": settings.bootstrap_servers(),
         "log_level": 0,
+        # A client that writes would have brokers make whatever topic it asks for.
+        "allow.auto.create.topics": False,
         "error_cb": (ClientErrors() if heard is None else heard).append,
     }
 

@@ -433,10 +433,10 @@ class BatchWriter:
     def _find(self, metadata: CommitMetadata, *, after: int) -> Commit:
         """Find our commit by its txn, and make sure that it is the one we meant."""
         commit = self._log.find(self._spec.name, metadata.seq, after=after)
-        commit = commit or self._log.find(self._spec.name, metadata.seq)
         if commit is not None and commit.metadata == metadata:
             return commit
-        found = commit.metadata if commit else None
+        other = commit or self._log.find(self._spec.name, metadata.seq)
+        found = other.metadata if other else None
         raise CommitConflictError(
             self._spec.name,
             f"seq {metadata.seq} should hold {_ranges(metadata)} of run {metadata.run_id}; the "

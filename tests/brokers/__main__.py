@@ -94,6 +94,7 @@ class ClusterSoak:
         """Do one harm after the other, and return how often each was done."""
         done, runs = Counter[str](), self._on.runs
         kills, runs.codes = runs.kills, Counter()
+        self._promised = [len(writer.acknowledged) for writer in self._writers]
         for writer in self._writers:
             writer.paused.clear()
         runs.begin()
@@ -102,7 +103,6 @@ class ClusterSoak:
             with wrong(name, self._on):
                 time.sleep(0 if name == "kill a run" else self._on.dice.uniform(4, 12))
             done[name] += name != "kill a run"
-            # What no harm has been done to for long would be forgiven what comes next.
             await_true(self._on.cluster.is_whole, seconds=self._on.dice.choice((0, 5, 20)))
         done["kill a run"] = runs.kills - kills
         runs.rest()
@@ -116,11 +116,20 @@ class ClusterSoak:
         for writer in self._writers:
             writer.pause()
         runs = self._on.runs
+        evidence += self._idleness()
         codes = [runs.once("librdkafka"), runs.once("librdkafka")]
         if codes != [0, 0]:
             evidence.append(f"the last runs ended with {codes}")
         counts, found = evidence_of(self._readings, self._writers, self._settings)
         return {**counts, "runs": dict(runs.codes), "evidence": [*evidence, *runs.wrong, *found]}
+
+    def _idleness(self) -> Iterator[str]:
+        """Yield what did not happen since the harm began, without which nothing was shown."""
+        for writer, before in zip(self._writers, self._promised, strict=True):
+            if len(writer.acknowledged) <= before:
+                yield f"{writer.topic}: no record was acknowledged"
+        if not self._on.runs.codes["librdkafka 0"]:
+            yield "no run by librdkafka ended with 0 between the faults"
 
 
 @contextmanager

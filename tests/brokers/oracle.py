@@ -104,6 +104,7 @@ def evidence_of(
     for reading in readings:
         rows = list(reading.rows(settings))
         counts["rows"] += len(rows)
+        evidence += [] if rows else [f"{reading.name}: no row"]
         evidence += [f"{reading.name}: {it}" for it in differences(rows, reading.due(records))]
         evidence += _verify(reading, settings)
     return counts, evidence

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Producer
 
 from oncelake.ingestion.errors import DependencyError
 from oncelake.ingestion.kafka.admin import Kafka, RecordReader
+from oncelake.ingestion.kafka.client import client_options
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.source.librdkafka import _read
+from tests.support.mock_cluster import MockCluster
 
 AT = TopicPartition("t", 0)
 
@@ -77,47 +79,77 @@ def test_an_answer_without_an_offset_is_none(kafka: Kafka, monkeypatch: pytest.M
         kafka.earliest([AT])
 
 
-class EarlyEnd:
-    """Stands for a consumer of a leader that learns of its followers: records come behind an end.
-
-    The end of a partition is a message whose offset is the next that the leader knows of.
-    """
-
-    def __init__(self) -> None:
-        self._messages = [
-            Message("t", 0, 4, value=b"before"),
-            Message("t", 0, 5, error=KafkaError(KafkaError._PARTITION_EOF)),
-            Message("t", 0, 7, value=b"behind"),
-            Message("t", 0, 10, error=KafkaError(KafkaError._PARTITION_EOF)),
-        ]
-
-    def poll(self, *_: float) -> Message:
-        """Return the next message."""
-        return self._messages.pop(0)
-
-    def consume(self, *_: float) -> list[Message]:
-        """Return none at once."""
-        return []
-
-    def assign(self, *_: object) -> None:
-        """Begin at the first."""
-
-    incremental_unassign = assign
+@pytest.fixture(scope="module")
+def cluster() -> MockCluster:
+    """Brokers that make each topic that a client allows them to."""
+    return MockCluster()
 
 
-def test_an_end_before_that_of_the_range_is_not_its_end() -> None:
+def settings_of(cluster: MockCluster) -> Settings:
+    """Return settings that soon give up."""
+    return Settings(kafka=cluster.address, kafka_timeout_seconds=2)
+
+
+def test_a_topic_that_is_gone_is_not_made_again(cluster: MockCluster) -> None:
+    """Neither asking for its offsets nor writing makes it, where brokers make what is asked for."""
+    settings = settings_of(cluster)
+    writer = Producer({**client_options(settings), "message.timeout.ms": 1000})
+    writer.produce("gone", b"a")
+    writer.flush(5)
+
+    with pytest.raises(DependencyError, match="DESCRIBE on topic 'gone', or it is not there"):
+        Kafka(settings).stable_end([TopicPartition("gone", 0)])
+    assert "gone" not in cluster.topics()
+
+
+def test_a_leader_of_a_new_epoch_is_asked_under_it(cluster: MockCluster) -> None:
+    """The broker that led before leads again; the client alone would repeat the old epoch."""
+    at = TopicPartition("epochs", 0)
+    cluster.send("epochs", b"a")
+    cluster.lead("epochs", 1)
+    kafka = Kafka(settings_of(cluster))
+    assert kafka.stable_end([at]) == Offsets({at: 1})
+
+    cluster.lead("epochs", 2)
+    cluster.lead("epochs", 1)
+
+    assert kafka.stable_end([at]) == Offsets({at: 1})
+
+
+@pytest.mark.parametrize("reader", ["records_of", "_read"])
+def test_an_end_before_that_of_the_range_is_not_its_end(cluster: MockCluster, reader: str) -> None:
     """A leader that was just elected does not know yet of all that its followers have."""
-    reader = RecordReader(Settings(kafka="127.0.0.1:1"))
-    span = Range(topic="t", partition=0, start=4, end=10)
-    reader.consumer.close()
+    topic = f"early{reader}"
+    before, behind = [b"0", b"1", b"2"], [b"3", b"4"]
+    cluster.send(topic, *before)
+    later = threading.Timer(0.7, cluster.send, [topic, *behind])
+    later.start()
 
-    reader.consumer = cast("Consumer", EarlyEnd())
-    asked_for = [message.value() for message in reader.records_of(AT, [span])]
-    reader.consumer = cast("Consumer", EarlyEnd())
-    rows = _read(reader, [span], threading.Event())
+    assert values_of(cluster, topic, reader) == before + behind
 
-    assert asked_for == [b"before", b"behind"]
-    assert rows["_value"].to_pylist() == asked_for
+
+@pytest.mark.parametrize("reader", ["records_of", "_read"])
+def test_a_range_whose_end_never_comes_is_named(cluster: MockCluster, reader: str) -> None:
+    """A log that was cut behind the plan ends the reading after the time-out."""
+    topic = f"cut{reader}"
+    cluster.send(topic, b"0", b"1")
+
+    with pytest.raises(DependencyError, match=f"it sent no record of {topic}-0"):
+        values_of(cluster, topic, reader)
+
+
+def values_of(cluster: MockCluster, topic: str, reader: str) -> list[Any]:
+    """Return the values of the first five records, by the second client or by the reader."""
+    records, span = (
+        RecordReader(settings_of(cluster)),
+        Range(topic=topic, partition=0, start=0, end=5),
+    )
+    try:
+        if reader == "_read":
+            return list(_read(records, [span], threading.Event())["_value"].to_pylist())
+        return [each.value() for each in records.records_of(span.topic_partition, [span])]
+    finally:
+        records.consumer.close()
 
 
 def test_a_topic_that_is_forbidden_is_named(kafka: Kafka) -> None:

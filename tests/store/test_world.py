@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -38,7 +39,7 @@ def test_the_script_holds_and_leaves_nothing(
     place: str, unity: SmallUnity, bucket: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A person with an account gets one line; topic, folder and entry are gone."""
-    glue = get_session().create_client("glue")
+    glue = get_session().create_client("glue", region_name=os.environ["AWS_REGION"])
     glue.create_database(DatabaseInput={"Name": "world"})
     try:
         code = world.main([place])

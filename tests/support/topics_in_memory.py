@@ -157,7 +157,9 @@ class _Client:
         names = known if topic is None else [topic]
         found = {
             name: SimpleNamespace(
-                partitions=dict.fromkeys(range(len(known[name].partitions)))
+                partitions=dict.fromkeys(
+                    range(len(known[name].partitions)), SimpleNamespace(leader=1)
+                )
                 if name in known
                 else {}
             )
@@ -358,6 +360,10 @@ class Consumer(_Client):
         """Read partitions no more."""
         for at in places:
             del self._waiting[at.topic, at.partition]
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the partitions that are read."""
+        return [TopicPartition(*at) for at in self._waiting]
 
     def poll(self, timeout: float = 0) -> Message | None:
         """Return the next record, or the end of a partition, once."""
