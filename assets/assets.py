@@ -118,7 +118,7 @@ def execute_stream(
         hit(Failpoint.EVIDENCE_GATHERED)
         for event in earlier_events(evidence, context.instance, by=run_id):
             context.log_event(event)
-        # Of streams that run at once nobody knows whose it is.
+        # Streams that run at once share the process, and its CPU time.
         is_alone = (run_id, declared.name) not in spark.together
         used = {"cpu_seconds": round(cpu_seconds() - began, 2)} if is_alone else {}
         yield dg.MaterializeResult(

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from uuid import uuid4
 
 import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
@@ -331,7 +332,8 @@ def write_files(files: Mapping[str, bytes], state: Path) -> Path:
     folder = state / "declared" / digest
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        path, written = folder / name, folder / f".{name}.{os.getpid()}"
+        # In pods the ids of processes are the same ones.
+        path, written = folder / name, folder / f".{name}.{uuid4().hex}"
         if not path.exists():
             written.write_bytes(content)
             written.replace(path)

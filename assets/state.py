@@ -5,19 +5,15 @@ the same code, starts from what was known, and is read by runs from a folder of 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import KeysView
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Final, Self
 
 import dagster as dg
-
-# Dagster has no public name for where it keeps the state of components.
-from dagster._core.storage.defs_state.base import DefsStateStorage
 from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
-from dagster_shared.serdes.objects.models.defs_state_info import DefsStateManagementType
 from pydantic import BaseModel
 
 from oncelake.assets.component import Streams, folder_of, write_files
@@ -28,14 +24,16 @@ from oncelake.ingestion.settings import load_settings
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
 
-_IN_STORAGE = DefsStateManagementType.VERSIONED_STATE_STORAGE
-_AT_LOAD = DefsStateManagementType.LEGACY_CODE_SERVER_SNAPSHOTS
-_LOCAL = DefsStateManagementType.LOCAL_FILESYSTEM
+_IN_STORAGE: Final = "VERSIONED_STATE_STORAGE"
+_AT_LOAD: Final = "LEGACY_CODE_SERVER_SNAPSHOTS"
+_EMPTY: Final = b"{}"
 
 
 def _by_default() -> DefsStateConfigArgs:
-    """Keep the state in the project; `dagster dev` and `dg` load it where Kafka is out of reach."""
-    return DefsStateConfigArgs(management_type=_LOCAL, refresh_if_dev=False)
+    """Keep the state where it outlives builds; `dagster dev` and `dg` load it without Kafka."""
+    return DefsStateConfigArgs.versioned_state_storage().model_copy(
+        update={"refresh_if_dev": False}
+    )
 
 
 @dataclass(kw_only=True)
@@ -56,12 +54,12 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
                 is gone with it, whose table stays.
         """
         super().__post_init__()
-        if self.defs_state.management_type is _AT_LOAD:
+        if self.defs_state.management_type.value == _AT_LOAD:
             raise InvalidSpecError(
-                f"defs_state: {_AT_LOAD.value} forgets the topics that are gone. Next: write "
-                f"management_type: {_IN_STORAGE.value}"
+                f"defs_state: {_AT_LOAD} forgets the topics that are gone. Next: write "
+                f"management_type: {_IN_STORAGE}"
             )
-        self._known: Mapping[str, str] = {}
+        self._state = _EMPTY
         self._base, self._place = Path(), self.jobs.prefix
 
     @classmethod
@@ -84,7 +82,7 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
         self, context: dg.ComponentLoadContext, state_path: Path | None
     ) -> dg.Definitions:
         """Wire the streams by what is known of their topics."""
-        self._known = _read(state_path) if state_path else {}
+        self._state = state_path.read_bytes() if state_path else _EMPTY
         return self.definitions(folder_of(context))
 
     def write_state_to_path(self, state_path: Path) -> None:
@@ -92,10 +90,12 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
 
         Raises:
             DependencyError: Kafka or the schema registry does not answer; the state stays.
+            InvalidSpecError: of a file no topic is known, or what is known cannot be read; the
+                state stays.
         """
         from oncelake.ingestion.operations.discover import discover
 
-        self._known = self._read_last(state_path)
+        self._state, problems = self._read_last(state_path), []
         lake = super()._lake_resource(self._base)
         settings = load_settings(**lake.given(), **KafkaResource(**self.kafka).given())
         with TemporaryDirectory() as place:
@@ -105,12 +105,13 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
                     found = discover(outline, settings)
                     found.write()
                 except InvalidSpecError as error:
-                    # Its asset is there, and says so; the other files' topics are known.
-                    dg.get_dagster_logger().warning(str(error))
+                    problems.append(str(error).replace(f"{folder}/", ""))
                     continue
                 for topic, why in found.unknown.items():
                     dg.get_dagster_logger().warning(f"{topic}: no columns are known: {why}")
             state = {each.name: each.read_text("utf-8") for each in folder.glob(f"*{SUFFIX}")}
+        if problems:
+            raise InvalidSpecError("\n".join(problems))
         partial = state_path.with_name(f"{state_path.name}.partial")
         partial.write_text(json.dumps(state, indent=2, sort_keys=True), "utf-8")
         partial.replace(state_path)
@@ -128,28 +129,41 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
         return {
             **{each.name: _content(each) for each in declared},
             **{name: _content(each) for name, each in beside.items() if each.exists()},
-            **{name: text.encode() for name, text in self._known.items() if name in beside},
+            **_topics_in(self._state, beside.keys()),
             KEPT_BY: command.encode(),
         }
 
-    def _read_last(self, state_path: Path) -> dict[str, str]:
+    def _read_last(self, state_path: Path) -> bytes:
         """Return the state that a new one starts from."""
+        # Dagster has no public name for where it keeps the state of components.
+        from dagster._core.storage.defs_state.base import DefsStateStorage
+
         storage, key = DefsStateStorage.get(), self.defs_state_config.key
         info = storage.get_latest_defs_state_info() if storage else None
         last = info.info_mapping.get(key) if info else None
-        if storage and last and last.management_type is _IN_STORAGE and not state_path.exists():
+        is_stored = last and last.management_type.value == _IN_STORAGE
+        if storage and last and is_stored and not state_path.exists():
             storage.download_state_to_path(key, last.version, state_path)
-        return _read(state_path) if state_path.exists() else {}
+        return state_path.read_bytes() if state_path.exists() else _EMPTY
 
 
-def _read(state: Path) -> dict[str, Any]:
-    known = json.loads(state.read_text("utf-8"))
-    assert isinstance(known, dict), f"{state} is no state of Streams"
-    return known
+def _topics_in(state: bytes, names: KeysView[str]) -> dict[str, bytes]:
+    """Return files of topics by name; of what is no state, files that nobody can read.
+
+    So the streams that need them are broken, and no others.
+    """
+    try:
+        known = json.loads(state)
+        return {name: known[name].encode() for name in names & known.keys()}
+    except (ValueError, AttributeError):
+        return dict.fromkeys(names, b"- no state of Streams")
 
 
 def _content(file: Path) -> bytes:
-    """Return what is in a file; nothing of what is none, so that its stream is a broken one."""
+    """Return the content of a file; none of a folder, or of a link that leads elsewhere.
+
+    An empty declaration is a broken stream.
+    """
     with suppress(OSError):
         if file.resolve().is_relative_to(file.parent.resolve()):
             return file.read_bytes()

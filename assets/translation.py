@@ -66,9 +66,8 @@ class Translation:
         return f"{self.prefix}{name}"
 
     def resource_keys(self, parts: Sequence[str] = RUNNING) -> list[str]:
-        """Return the keys of resources, which always name Oncelake, and that once."""
-        prefix = self.prefix.removesuffix("oncelake_")
-        return [f"{prefix}oncelake_{part}" for part in parts]
+        """Return the keys of resources, which name Oncelake even without a prefix."""
+        return [f"{self.prefix}oncelake_{part}" for part in parts]
 
     def resources(self, context: Any, parts: Sequence[str] = RUNNING) -> list[Any]:
         """Return the resources that a run, or a tick, was given."""

@@ -1,7 +1,8 @@
 """``oncelake discover``: the topics of a declaration and their columns, written down beside it.
 
-What is there stays: a topic that is gone keeps its table, and a column that a newer schema lacks
-its place. New topics are added, and columns of the newest schemas united with those that are known.
+What is there stays: a topic that is gone keeps its table, and a column keeps its place where a
+newer schema lacks it. New topics are added, and columns of the newest schemas united with those
+that are known.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from oncelake.ingestion.declaration.files.topics import (
     FoundTopic,
     discover_command,
     has_topics,
+    keeper_of,
     topics_file,
     write_topics,
 )
@@ -142,11 +144,13 @@ def discover(outline: Outline, settings: Settings) -> Discovery:
 def keep_columns(spec: StreamSpec, settings: Settings) -> str | None:
     """Write down the columns that a run has met; say why where that was not possible.
 
+    Copies of declarations stay as they are: whoever keeps the topics finds the columns, too.
+
     Nothing hangs on it: the table has them, and so does whoever reads it.
     """
     types = {name: type_ for name, type_ in spec.types.items() if name not in spec.overrides}
     for outline in outlines_in(settings.streams):
-        if outline.source is None:
+        if outline.source is None or keeper_of(outline.path):
             continue
         with _WRITING:
             known = outline.found()

@@ -7,8 +7,10 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import dagster as dg
@@ -16,13 +18,13 @@ import pytest
 import yaml
 
 from oncelake.assets.assets import Results, execute_stream
-from oncelake.assets.component import Streams
+from oncelake.assets.component import Streams, write_files
 from oncelake.assets.conditions import when_new_and_green
 from oncelake.assets.doctor.runs import Runs
 from oncelake.assets.refusals import standing_refusal
 from oncelake.assets.scaffolder import StreamsParameters, StreamsScaffolder
 from oncelake.assets.sensors import ingest_schedule, lag_sensor
-from oncelake.assets.translation import Translation
+from oncelake.assets.translation import ASKING, Translation
 from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.errors import SetupError
 from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
@@ -195,6 +197,22 @@ def test_a_wrong_attribute_is_named(
     assert problem in "".join(traceback.format_exception(failed.value))
 
 
+def test_processes_of_one_id_write_one_folder_at_once(tmp_path: Path) -> None:
+    """Each file of a folder that several write is whole, and nothing else lies beside it."""
+    content = b"topic: orders\n" * 1000
+    together = Barrier(4)
+
+    def write(nth: int) -> Path:
+        together.wait()
+        return write_files({"orders.yaml": content + str(nth).encode()}, tmp_path)
+
+    with ThreadPoolExecutor(4) as threads:
+        folders = {nth: {*threads.map(write, [nth] * 4)} for nth in range(100)}
+
+    for nth, (folder,) in folders.items():
+        assert [each.read_bytes() for each in folder.iterdir()] == [content + str(nth).encode()]
+
+
 def test_side_assets_are_left_out(project: Project) -> None:
     """Without them there is the stream and its topic, and no link to what is not there."""
     project.declare(orders=ORDERS)
@@ -246,13 +264,14 @@ def test_it_stands_beside_what_a_team_has(project: Project) -> None:
     assert {node.name for node in repository.get_job("oncelake_operate_job").nodes} == {"operate"}
 
 
-def test_several_components_stand_in_one_code_location(project: Project) -> None:
+@pytest.mark.parametrize("prefix", ["other_", ""])
+def test_several_components_stand_in_one_code_location(project: Project, prefix: str) -> None:
     """Prefixes tell apart all that they bring; a topic that both read is one asset."""
     project.declare(orders=ORDERS)
     other = project.defs / "other"
     shutil.copytree(project.at, other)
     translation = {"key_prefix": ["other"]}
-    own = {"jobs": {"prefix": "other_"}, "translation": translation, "topic_assets": False}
+    own = {"jobs": {"prefix": prefix}, "translation": translation, "topic_assets": False}
     attributes = {**PAGE["attributes"], **own, "sensors": {}, "lake": str(project.root / "other")}
     page = {**PAGE, "attributes": attributes, "post_processing": {}}
     (other / "defs.yaml").write_text(yaml.safe_dump(page))
@@ -262,11 +281,10 @@ def test_several_components_stand_in_one_code_location(project: Project) -> None
     dg.Definitions.validate_loadable(defs)
     repository, graph = defs.get_repository_def(), defs.resolve_asset_graph()
     sensors = {each.name for each in repository.sensor_defs}
-    assert {"oncelake_lag", "oncelake_retention", "other_lag", "other_retention"} <= sensors
-    assert {"oncelake_lake", "other_oncelake_lake"} <= repository.get_top_level_resources().keys()
+    assert {"oncelake_lag", "oncelake_retention", f"{prefix}lag", f"{prefix}retention"} <= sensors
     for key, lake in (
-        (KEY, "oncelake_lake"),
-        (dg.AssetKey(["other", "orders"]), "other_oncelake_lake"),
+        (KEY, "oncelake_oncelake_lake"),
+        (dg.AssetKey(["other", "orders"]), f"{prefix}oncelake_lake"),
     ):
         assert graph.get(key).parent_keys == {dg.AssetKey(["kafka", "prod", "orders"])}
         assert lake in repository.assets_defs_by_key[key].required_resource_keys
@@ -407,7 +425,8 @@ def test_a_sensor_asks_for_the_key_and_the_job_of_the_translation(
     monkeypatch.setattr(LagReader, "read", lambda self, specs: {"orders": {"orders": 7}})
     monkeypatch.setattr("oncelake.assets.sensors.standing_refusal", lambda *_, **__: None)
     monkeypatch.setenv("ONCELAKE_STREAMS", str(tmp_path))
-    resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
+    kafka, lake = translation.resource_keys(ASKING)
+    resources = {kafka: KafkaResource(), lake: LakeResource()}
     with dg.build_sensor_context(instance=instance, resources=resources) as context:
         tick = lag_sensor([stream], translation)(context)
     with (

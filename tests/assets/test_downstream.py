@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from oncelake.assets.asset_specs import asset_spec
 from oncelake.assets.assets import ingest_asset
 from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
@@ -79,6 +80,7 @@ class Team:
     stream: DeclaredStream
     instance: dg.DagsterInstance
     cursor: Any = None
+    condition: dg.AutomationCondition[Any] | None = None
 
     def __post_init__(self) -> None:
         """Let it see that nothing has run yet."""
@@ -91,8 +93,9 @@ class Team:
     def started(self) -> set[str]:
         """Evaluate the conditions once; return what is started."""
         assets, lake = (eager_totals, advised()), LakeResource()
+        spec = asset_spec(self.stream).replace_attributes(automation_condition=self.condition)
         defs = dg.Definitions(
-            assets=[ingest_asset(self.stream), *assets],
+            assets=[ingest_asset(self.stream, spec=spec), *assets],
             resources={
                 "oncelake_kafka": KafkaResource(),
                 "oncelake_lake": lake,
@@ -184,6 +187,21 @@ def test_a_run_that_found_nothing_starts_only_what_does_not_ask_for_data(
 
     assert [each & {"daily_totals"} for each in started] == [{"daily_totals"}, set()] * 2
     assert all("eager_totals" in each for each in started)
+
+
+def test_a_stream_that_is_requested_starts_nothing_before_it_has_rows(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """A stream with a condition of its own is run by each tick, and what reads it by new rows."""
+    always = ~dg.AutomationCondition.in_progress()
+    team = Team(declared(tmp_path), instance, condition=always)
+
+    started = []
+    for found in ([batch(1, 0, 10)], [], [batch(2, 10, 20)], []):
+        assert team.run(*found).success
+        started.append(["daily_totals" in team.started() for _ in range(3)])
+
+    assert started == [[True, False, False], [False, False, False]] * 2
 
 
 def test_rows_behind_a_red_check_wait_for_the_next_green_run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from dagster_shared.serdes.objects.models.defs_state_info import DefsStateManage
 from oncelake.assets.state import StateBackedStreams
 from oncelake.ingestion.declaration.files.loader import outlines_in
 from oncelake.ingestion.declaration.files.topics import KEPT_BY, FoundTopic, write_topics
-from oncelake.ingestion.errors import InvalidSpecError
+from oncelake.ingestion.errors import DependencyError, InvalidSpecError
 from tests.assets.test_component import ORDERS, Project, project
 from tests.support.long import twins
 from tests.support.world import ROOT, World, environment_of, row
@@ -45,6 +46,7 @@ keys: [id]
 discover: auto
 """
 MODULE = ("-m", "shop.definitions")
+LOCAL = {"management_type": "LOCAL_FILESYSTEM", "refresh_if_dev": False}
 STATE_BACKED: dict[str, Any] = {
     "type": "oncelake.StateBackedStreams",
     "attributes": {"streams": "streams"},
@@ -56,8 +58,8 @@ class Team:
 
     def __init__(self, root: Path, world: World, storage: str) -> None:
         self.world, self.root, self.defs = world, root, root / "shop" / "defs"
-        state = {"management_type": storage, "refresh_if_dev": False}
-        self.add("shop", SHOP.format(topic=world.topic), STATE_BACKED, defs_state=state)
+        state = {"defs_state": LOCAL} if storage == LOCAL["management_type"] else {}
+        self.add("shop", SHOP.format(topic=world.topic), STATE_BACKED, **state)
         plain = f"topic: {world.topic}\nschema: id BIGINT NOT NULL\nkeys: [id]\n"
         own = {"lake": str(root / "own"), "jobs": {"prefix": "own_"}, "streams": "streams"}
         self.add("sales", plain, {"type": "oncelake.Streams", "attributes": own})
@@ -108,12 +110,18 @@ class Team:
 def test_topics_that_dagster_keeps_are_streams_without_kafka(
     world: World, tmp_path: Path, storage: str
 ) -> None:
-    """What a refresh finds is read by `dg` and by runs; a topic that is gone keeps its stream."""
+    """What a refresh finds is read by `dg` and by runs; a topic that is gone keeps its stream.
+
+    In the instance's storage a state outlives the host and the clone that it was found by.
+    """
     team = Team(tmp_path / "team", world, storage)
     users = world.add_topic(".users", row(1, "a"), row(2, "b"))
     unknown = team.streams()
     team.type("dg", "utils", "refresh-defs-state")
     found = team.streams()
+    shutil.rmtree(world.settings.state / "declared")
+    if storage != LOCAL["management_type"]:
+        shutil.rmtree(team.defs / ".local_defs_state", ignore_errors=True)
     both = "key:shop_users or key:sales"
     team.type("dagster", "asset", "materialize", "--select", both, *MODULE)
     world.admin.delete_topics([users])[users].result(30)
@@ -128,13 +136,19 @@ def test_topics_that_dagster_keeps_are_streams_without_kafka(
     assert not list(team.defs.rglob("*.topics.yaml"))
 
 
+def graph_of(project: Project, **attributes: Any) -> dg.AssetGraph:
+    """Load the project with an instance, as `dg` and Dagster's processes do."""
+    with dg.instance_for_test():
+        return project.load(STATE_BACKED, **attributes).resolve_asset_graph()
+
+
 def test_without_a_state_the_files_beside_the_declarations_count(project: Project) -> None:
     """A team that begins to keep a state has the topics that `oncelake discover` has written."""
     project.declare(shop=SHOP.format(topic="t"))
     found = FoundTopic(name="t.users", id="1", first_seen="2026-01-01")
     write_topics(project.at / "streams" / "shop.yaml", [found])
 
-    graph = project.load(STATE_BACKED).resolve_asset_graph()
+    graph = graph_of(project)
 
     assert dg.AssetKey("shop_users") in graph.get_all_asset_keys()
 
@@ -143,7 +157,7 @@ def test_what_is_not_known_yet_names_the_command_that_asks(project: Project) -> 
     """The asset is there, and says what refreshes the state; nobody writes into its copies."""
     project.declare(shop=SHOP.format(topic="t"), orders=ORDERS)
 
-    graph = project.load(STATE_BACKED).resolve_asset_graph()
+    graph = graph_of(project)
 
     command = "Next: dg utils refresh-defs-state --defs-state-key 'Streams[shop.defs/ingest[0]]'"
     assert command in (graph.get(dg.AssetKey("shop")).description or "")
@@ -160,3 +174,110 @@ def test_a_state_that_forgets_topics_is_refused() -> None:
 
     with pytest.raises(InvalidSpecError, match="Next: write management_type: VERSIONED"):
         StateBackedStreams(defs_state=at_load)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [b"[]", b"{", b"\xff", b'{"shop.topics.yaml": 1}', b'{"shop.topics.yaml": "- {}"}'],
+    ids=["a list", "half a state", "no text", "a number", "a line of another kind"],
+)
+def test_a_state_that_cannot_be_read_breaks_the_streams_that_need_it(
+    project: Project, state: bytes
+) -> None:
+    """Their asset says how to go on; streams whose files say all stand as before."""
+    project.declare(shop=SHOP.format(topic="t"), orders=ORDERS)
+    kept = project.defs / ".local_defs_state" / "sales" / "state"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(state)
+
+    graph = graph_of(project, defs_state={**LOCAL, "key": "sales"})
+
+    says = graph.get(dg.AssetKey("shop")).description or ""
+    assert "shop.topics.yaml:1: not as it was written" in says
+    assert "name another key in defs_state" in says
+    assert "Next: " not in (graph.get(dg.AssetKey("orders")).description or "")
+
+
+class Refreshed:
+    """A component whose state is refreshed in this process."""
+
+    def __init__(self, world: World, root: Path) -> None:
+        self.streams, self.at = root / "streams", root / "kept"
+        self.streams.mkdir()
+        self.world = world
+        self.declare("shop", SHOP.format(topic=world.topic))
+
+    def declare(self, name: str, text: str) -> None:
+        """Write a declaration."""
+        (self.streams / f"{name}.yaml").write_text(text)
+
+    def refresh(self, kafka: str | None = None) -> str:
+        """Refresh the state, and return it."""
+        settings = self.world.settings
+        StateBackedStreams(
+            streams=str(self.streams),
+            lake=str(settings.lake),
+            state=str(settings.state),
+            kafka={"address": kafka or settings.kafka.address},
+        ).write_state_to_path(self.at)
+        return self.at.read_text()
+
+
+@pytest.fixture
+def refreshed(world: World, tmp_path: Path) -> Refreshed:
+    """A component that has found one topic."""
+    world.add_topic(".users")
+    component = Refreshed(world, tmp_path)
+    assert f"{world.topic}.users" in component.refresh()
+    return component
+
+
+@pytest.mark.kafka
+def test_a_refresh_that_finds_no_topic_fails_and_keeps_the_state(refreshed: Refreshed) -> None:
+    """A slip in a name, or a right that is missing, is no state without that stream."""
+    before = refreshed.at.read_text()
+    refreshed.declare("bills", SHOP.format(topic=f"{refreshed.world.topic}s"))
+    refreshed.world.add_topic(".bills")
+
+    with pytest.raises(
+        InvalidSpecError, match=r"(?m)^bills\.yaml: no topic at .* Next: create one"
+    ):
+        refreshed.refresh()
+
+    assert refreshed.at.read_text() == before
+
+
+@pytest.mark.kafka
+def test_a_refresh_keeps_a_state_that_it_cannot_read(refreshed: Refreshed) -> None:
+    """What was known is not forgotten; the message says by which key to begin anew."""
+    refreshed.at.write_text('{"shop.topics.yaml": "- {}"}')
+
+    with pytest.raises(InvalidSpecError, match="name another key in defs_state"):
+        refreshed.refresh()
+
+    assert refreshed.at.read_text() == '{"shop.topics.yaml": "- {}"}'
+
+
+@pytest.mark.kafka
+def test_a_refresh_without_kafka_keeps_the_state(refreshed: Refreshed) -> None:
+    """It fails, and whoever loads the state knows what was known."""
+    before = refreshed.at.read_text()
+
+    with pytest.raises(DependencyError):
+        refreshed.refresh(kafka="127.0.0.1:1")
+
+    assert refreshed.at.read_text() == before
+
+
+def test_a_state_that_is_refreshed_at_each_load_needs_kafka(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`refresh_if_dev` asks at once, in `dagster dev` and `dg`; without it nobody does."""
+    monkeypatch.setenv("DAGSTER_IS_DEV_CLI", "1")
+    project.declare(shop=SHOP.format(topic="t"), orders=ORDERS)
+    without = graph_of(project)
+
+    with pytest.raises(Exception, match="Error while"):
+        graph_of(project, defs_state={**LOCAL, "refresh_if_dev": True})
+
+    assert dg.AssetKey("orders") in without.get_all_asset_keys()

@@ -47,6 +47,15 @@ def test_what_was_found_is_read_as_it_was_written(file: Path) -> None:
     assert {each.name for each in file.parent.iterdir()} == {"shop.yaml", "shop.topics.yaml"}
 
 
+def test_a_topic_that_kafka_lists_and_does_not_describe_is_read_again(file: Path) -> None:
+    """Its line has no id, as where it was deleted between two questions."""
+    hidden = replace(ORDERS, id="")
+
+    write_topics(file, [hidden])
+
+    assert read_topics(file) == [hidden]
+
+
 def test_a_topic_without_columns_takes_no_other_down(file: Path) -> None:
     """The groups of the pattern name the streams; the key's columns are required, by default."""
     file.write_text(FILE + "exclude: odd name\n")

@@ -14,12 +14,13 @@ import dagster as dg
 import jsonschema
 import pytest
 import yaml
+from dagster._core.storage.defs_state.blob_storage_state_storage import UPathDefsStateStorage
 
 from oncelake.ingestion.settings import Settings
 from tests.support.world import ROOT
 
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
-UNITS = re.findall(r"^```ini\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+(UNIT,) = re.findall(r"^```ini\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 VALUES: dict[str, Any] = yaml.safe_load((ROOT / "docs/examples/helm-values.yaml").read_text())
 # values.schema.json of Dagster's chart, which is no part of this repository.
 SCHEMA = os.environ.get("HELM_SCHEMA")
@@ -42,11 +43,17 @@ def verify(unit: str, folder: Path) -> str:
     return done.stderr + ("" if done.returncode == 0 else f"exit code {done.returncode}")
 
 
-@pytest.mark.parametrize("unit", UNITS)
-def test_systemd_takes_the_unit_as_it_stands(unit: str, tmp_path: Path) -> None:
+def test_systemd_takes_the_unit_as_it_stands(tmp_path: Path) -> None:
     """It knows every key and value, and finds a mistake."""
-    assert verify(unit, tmp_path) == ""
-    assert "KillMod" in verify(unit.replace("KillMode", "KillMod"), tmp_path)
+    assert verify(UNIT, tmp_path) == ""
+    assert "KillMod" in verify(UNIT.replace("KillMode", "KillMod"), tmp_path)
+
+
+def test_what_the_unit_waits_for_is_started() -> None:
+    """An order alone starts nothing: each unit behind `After` is wanted, too."""
+    keys = dict(re.findall(r"^(\w+)=(.*)$", UNIT, re.MULTILINE))
+
+    assert keys["After"] == keys["Wants"]
 
 
 def test_the_chart_gets_what_runs_need(tmp_path: Path) -> None:
@@ -65,6 +72,9 @@ def test_the_chart_gets_what_runs_need(tmp_path: Path) -> None:
         config = made.get_concurrency_config()
 
     assert named <= {*Settings.model_fields}
+    storage = made.defs_state_storage
+    assert isinstance(storage, UPathDefsStateStorage)
+    assert str(storage.base_path).startswith("s3://")
     assert config.pool_config.default_pool_limit == 1
     assert config.run_queue_config is not None
     assert config.run_queue_config.max_concurrent_runs == 10

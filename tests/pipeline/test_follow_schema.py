@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from oncelake.ingestion.declaration.files.loader import find_stream, load_streams, read_outlines
+from oncelake.ingestion.declaration.files.topics import KEPT_BY
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError, SchemaChangedError
 from oncelake.ingestion.kafka.admin import Kafka
@@ -243,6 +244,22 @@ def test_a_host_with_an_older_file_goes_by_the_table(written: Written) -> None:
     assert "note" in written.spec().types
     assert report.notices == ()
     assert written.differences() == ()
+
+
+def test_a_run_writes_no_column_into_copies_that_another_keeps(written: Written) -> None:
+    """The table has it, as on a host with an older file; who keeps the topics finds it, too."""
+    written.declare(keys=["id"], schema_change="evolve")
+    written.send(FIRST, {"id": 1, "name": "a", "price": 0.5})
+    written.discover()
+    written.path.with_name(KEPT_BY).write_text("dg utils refresh-defs-state")
+    before = written.path.with_name("orders.topics.yaml").read_bytes()
+    written.send(LATER, {"id": 2, "name": "b", "price": 0.1, "note": "new"})
+
+    written.run()
+
+    notes = [row["note"] for each in written.paths.table.scan(["note"]) for row in each.to_pylist()]
+    assert {*notes} == {None, "new"}
+    assert written.path.with_name("orders.topics.yaml").read_bytes() == before
 
 
 def test_every_topic_of_a_pattern_is_a_table(written: Written) -> None:

@@ -34,7 +34,8 @@ class FoundTopic:
 
     Attributes:
         name: The topic.
-        id: Kafka's id of it, which another topic of that name does not have.
+        id: Kafka's id of it, which another topic of that name does not have; empty where Kafka
+            lists the topic, and does not describe it.
         first_seen: When it was first found, in ISO format.
         table: The table of a routed file that the columns are of; empty of any other file.
         is_gone: Whether Kafka has it no longer; its table stays.
@@ -46,7 +47,7 @@ class FoundTopic:
     """
 
     name: str
-    id: str
+    id: str = ""
     first_seen: str
     table: str = ""
     is_gone: bool = False
@@ -116,7 +117,10 @@ def read_topics(declaration: Path) -> list[FoundTopic]:
             try:
                 topics.append(FoundTopic.read(line))
             except ValueError as error:
-                remedy = f"restore it, or delete it and run {discover_command(declaration)}"
+                command = discover_command(declaration)
+                remedy = f"restore it, or delete it and run {command}"
+                if keeper_of(declaration):
+                    remedy += "; if it is of the component's state, name another key in defs_state"
                 problem = f"{path.name}:{number}: not as it was written: {error}"
                 raise InvalidSpecError(f"{problem}. Next: {remedy}") from None
     return topics
