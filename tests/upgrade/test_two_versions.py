@@ -71,7 +71,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("run",), ("status",), ("ledger",), ("verify",), ("quarantine",), ("history",), ("doctor",),
     ("redrive",), ("maintain",), ("plan",),
     ("replay", "--from", "earliest"), ("rebuild", *REASON), ("accept", *REASON),
-    ("alter", "--yes"), ("adopt-topic", *REASON, "--yes"), ("follow", "--for", "1s"),
+    ("alter", "--yes"), ("adopt-topic", *REASON, "--yes"),
     ("adopt-table", "--starting", '{"0": 0, "1": 0}', *REASON, "--apply"),
     ("rewind", "--to", "seq:1", *REASON, "--yes"), ("reset", *REASON, "--yes"),
     ("erase", "--key", '{"id": 1}', *REASON, "--yes"),
