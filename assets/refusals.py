@@ -29,6 +29,7 @@ from oncelake.ingestion.errors import (
 from oncelake.ingestion.kafka.java import find_java
 from oncelake.ingestion.settings import Settings, load_settings
 from oncelake.ingestion.storage.volumes import is_writable_folder
+from oncelake.ingestion.tables.format import engine_version
 
 if TYPE_CHECKING:
     from oncelake.ingestion.tables.commit_log import CommitLog
@@ -126,7 +127,7 @@ def _newest(open_log: Callable[[], CommitLog]) -> str:
 
 
 def _machine(settings: Settings) -> list[str]:
-    """Return what a ``SetupError`` can come from: jars, Java, folders, and the settings."""
+    """Return what a refusal can come from: jars, Java, this version, folders, settings."""
     jars = sorted((settings.jars / "spark").glob("*.jar"))
     folders = [at for at in (settings.lake, settings.state) if isinstance(at, Path)]
     try:
@@ -136,6 +137,7 @@ def _machine(settings: Settings) -> list[str]:
     return [
         *(f"{jar.name} {jar.stat().st_size}" for jar in jars),
         java,
+        engine_version(),
         *(str(is_writable_folder(at)) for at in folders),
         # As everybody here reads them; of a secret it has only whether there is one.
         load_settings().model_dump_json(),

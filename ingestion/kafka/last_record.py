@@ -85,8 +85,9 @@ def rows_of(records: LastRecords) -> dict[str, dict[str, list[int]]]:
 def of_rows(rows: Mapping[str, Mapping[str, list[int]]]) -> dict[TopicPartition, LastRecord]:
     """Read what ``rows_of`` wrote."""
     names = LastRecord.__slots__
+    # A newer version of the same format may say more.
     return {
-        TopicPartition(topic, int(partition)): LastRecord(**dict(zip(names, row, strict=True)))
+        TopicPartition(topic, int(partition)): LastRecord(**dict(zip(names, row, strict=False)))
         for topic, of_topic in rows.items()
         for partition, row in of_topic.items()
     }

@@ -29,7 +29,7 @@ from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.withheld import forget_withheld
 from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.storage.location import Location, ObjectChangedError, Tag
-from oncelake.ingestion.tables.format import marks, refuse_newer
+from oncelake.ingestion.tables.format import known, marks, refuse_newer
 from oncelake.ingestion.tables.table import NamedTable, foreign_table
 
 _STAMP = "%Y%m%dT%H%M%S%fZ"
@@ -279,7 +279,7 @@ def _read_swap(paths: StreamPaths) -> tuple[_Swap, Tag] | None:
         return None
     said = json.loads(content)
     refuse_newer(paths.stream, _swap_file(paths), said)
-    return _Swap(**{each: said[each] for each in _Swap.__slots__ if each in said}), tag
+    return _Swap(**known(_Swap, said)), tag
 
 
 def _swap_file(paths: StreamPaths) -> Location:

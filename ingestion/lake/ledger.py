@@ -14,6 +14,7 @@ import datetime as dt
 import io
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,6 +48,7 @@ from oncelake.ingestion.tables.commit_metadata import (
     CountedRange,
     Identity,
     Kind,
+    app_id,
 )
 from oncelake.ingestion.tables.format import marks, refuse_newer
 
@@ -457,6 +459,21 @@ def load_ledger(paths: StreamPaths) -> LoadedLedger:
         return LoadedLedger(damage=error.problem)
 
 
+def refuse_newer_table(paths: StreamPaths) -> bool:
+    """Make sure that the newest note which is whole is of no newer version; tell if there is one.
+
+    Raises:
+        NewerFormatError: it is.
+    """
+    with suppress(DamagedTableError):
+        log = paths.table.log()
+        for version in log.versions() if log.exists else ():
+            with suppress(DamagedTableError):
+                if app_id(paths.stream) in log.read(version).txns:
+                    return True
+    return False
+
+
 def load_or_archive_ledger(paths: StreamPaths) -> LoadedLedger:
     """Read the ledger; a damaged one moves into the archive, so that it can be made again.
 
@@ -464,9 +481,11 @@ def load_or_archive_ledger(paths: StreamPaths) -> LoadedLedger:
     Needs the stream's lock. Beside a table that is gone the ledger stays: it is the last trace.
     """
     ledger = load_ledger(paths)
-    if ledger.damage is None or not (log := paths.table.log()).exists:
+    if ledger.damage is None or not paths.table.log().exists:
         return ledger
-    # One that a newer version wrote is not damaged.
-    log.since_our_newest(paths.stream)
+    # One that a newer version wrote is not damaged; its copy tells once its notes are gone.
+    if not refuse_newer_table(paths) and not _read_copy(paths):
+        remedy = f"restore it from a backup, or oncelake rebuild {paths.stream}"
+        raise DamagedTableError(paths.stream, ledger.damage, remedy=remedy)
     (archived,) = archive_table(paths, [paths.ledger], why=ledger.damage)
     return replace(ledger, archived=archived)

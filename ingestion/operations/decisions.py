@@ -31,6 +31,7 @@ from oncelake.ingestion.lake.ledger import (
     known_paths,
     load_ledger,
     put_rows,
+    refuse_newer_table,
     standing_rows,
 )
 from oncelake.ingestion.lake.lock import held, holder_of
@@ -159,7 +160,8 @@ def reset(
     """
     paths = known_paths(stream, settings, sink)
     with held(paths, run_id):
-        # Tables of a newer version are not moved.
+        # Tables of a newer version are not moved; its ledger row may be still to come.
+        refuse_newer_table(paths)
         load_ledger(paths)
         return swap_tables(paths, why=f"reset: {reason or 'no reason given'}")
 

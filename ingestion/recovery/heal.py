@@ -13,7 +13,13 @@ from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.errors import DamagedTableError
 from oncelake.ingestion.lake.archive import archive_table
 from oncelake.ingestion.lake.erasure import finish_erasures
-from oncelake.ingestion.lake.ledger import Ledger, LedgerRow, lacking_seqs, written_seqs
+from oncelake.ingestion.lake.ledger import (
+    Ledger,
+    LedgerRow,
+    lacking_seqs,
+    refuse_newer_table,
+    written_seqs,
+)
 from oncelake.ingestion.lake.lock import refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.lake.side_tables import project
@@ -67,6 +73,8 @@ def undo_half_written_commits(paths: StreamPaths) -> Iterator[str]:
     """
     for table in paths.tables:
         while half_written := find_half_written(table):
+            # What is whole of a newer version's is not for this one to judge.
+            refuse_newer_table(paths)
             problem = half_written.problem
             why = f"{table}: {problem}, as a power cut leaves it: undone, as it was not yet needed"
             if half_written.is_first:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from oncelake.ingestion.kafka.last_record import LastRecords, of_rows, rows_of
 from oncelake.ingestion.kafka.offsets import Offsets, Range
-from oncelake.ingestion.tables.format import marks, refuse_newer
+from oncelake.ingestion.tables.format import known, marks, refuse_newer
 
 Kind = Literal[
     "ingest", "replay", "redrive", "accept", "rewind", "schema", "erase", "truncate", "adopt"
@@ -200,10 +200,12 @@ class CommitMetadata:
             "next": Offsets.from_json(json.dumps(raw["next"])),
             "last": of_rows(raw["last"]),
             "accepts": tuple(raw["accepts"]),
-            "side": {name: SideFile(**file) for name, file in raw.get("side", {}).items()},
+            "side": {
+                name: SideFile(**known(SideFile, file))
+                for name, file in raw.get("side", {}).items()
+            },
         }
-        there = (each.name for each in fields(cls) if each.name in raw)
-        return cls(**{name: raw[name] for name in there} | read)
+        return cls(**known(cls, raw) | read)
 
 
 def _checksum(said: Mapping[str, Any]) -> int:

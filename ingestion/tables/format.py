@@ -8,6 +8,7 @@ the number (docs/decisions/15-one-number-for-the-format.md).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -31,13 +32,20 @@ def marks() -> dict[str, Any]:
     return {"format": FORMAT, "oncelake": engine_version()}
 
 
+def known(kind: type, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a class has; a newer version of the same format may say more."""
+    return {each.name: said[each.name] for each in fields(kind) if each.name in said}
+
+
 def refuse_newer(stream: str, where: object, marked: Mapping[str, Any]) -> None:
     """Make sure that this version knows the format of what carries ``marks``.
 
     Raises:
         NewerFormatError: a newer version wrote it.
     """
-    if (found := marked.get("format") or FORMAT) > FORMAT:
+    found = marked.get("format") or FORMAT
+    # Another type is one more thing that only a newer version can mean.
+    if not (isinstance(found, int) and found <= FORMAT):
         known, by = f"{engine_version()}, format {FORMAT}", marked.get("oncelake")
         raise NewerFormatError(
             stream,

@@ -660,7 +660,12 @@ def correct_the_function(folder: Path, _: pytest.MonkeyPatch) -> None:
     (folder / "shop.py").write_text("def convert(frame): return frame")
 
 
-@pytest.mark.parametrize("mend", [add_jars, take_a_lease, correct_the_function])
+def upgrade(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the version that a refusal has named."""
+    monkeypatch.setattr("oncelake.assets.refusals.engine_version", lambda: "9.8.0")
+
+
+@pytest.mark.parametrize("mend", [add_jars, take_a_lease, correct_the_function, upgrade])
 def test_a_set_up_that_was_mended_is_tried_again(
     tmp_path: Path,
     instance: dg.DagsterInstance,

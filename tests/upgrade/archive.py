@@ -26,10 +26,13 @@ from tests.support.postgres import binaries, postgres
 from tests.support.world import JARS, World, settings_in
 
 ARCHIVES: Final = Path(__file__).parent / "archives"
-# One at a time on a machine: see ``_alone``.
+# Iceberg's metadata and Kafka's settings name files by their absolute paths, so that each machine
+# needs the same; one process at a time has it: see ``alone``.
 FOLDER: Final = Path("/tmp/oncelake-upgrade")
 MANIFEST: Final = "MANIFEST.json"
 _DUMP: Final = "postgres.sql"
+# An archive is older than any retention. A transactional id may be forgotten: none is open.
+_KEPT_FOR_GOOD: Final = {"log.retention.ms": "-1"}
 # Of the broker's folder, what is of the process alone.
 _OF_PROCESS: Final = {"lock", "pid", "address", "broker.log"}
 
@@ -41,14 +44,14 @@ def services() -> Iterator[Settings]:
         (FOLDER / "logs").mkdir(parents=True, exist_ok=True)
         url = stack.enter_context(postgres(FOLDER / "logs"))
         stack.callback(broker.down, FOLDER / "kafka")
-        up = broker.up(FOLDER / "kafka", jars=JARS, tied_to_caller=True)
+        up = broker.up(FOLDER / "kafka", jars=JARS, tied_to_caller=True, settings=_KEPT_FOR_GOOD)
         more = {"reader": "librdkafka", "merge_engine": "local", "postgres": url}
         yield settings_in(FOLDER, up.address, **more)
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Have the folder for oneself, and empty; another process waits for it."""
+    """Empty the folder, and keep other processes out of it until the block ends."""
     with FOLDER.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         shutil.rmtree(FOLDER, ignore_errors=True)
@@ -67,7 +70,7 @@ def unpacked(archive: Path) -> Iterator[Settings]:
             tar.extractall(FOLDER, filter="data")
         with services() as settings:
             assert settings.postgres is not None
-            # What begins with a backslash is psql's.
+            # A line with a backslash in front is a command of psql, no SQL.
             lines = (FOLDER / _DUMP).read_text().splitlines()
             script = "\n".join(line for line in lines if not line.startswith("\\"))
             with psycopg.connect(settings.postgres.get_secret_value(), autocommit=True) as server:
@@ -99,7 +102,20 @@ def _kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     member.uname = member.gname = ""
     is_of_process = top == "kafka" and name in _OF_PROCESS
     is_scratch = top == "state" and name in {"dagster", "run.log"}
-    return None if is_of_process or is_scratch else member
+    is_lock = member.name.startswith("lake/.locks/")
+    return None if is_of_process or is_scratch or is_lock else member
+
+
+def releases() -> list[Path]:
+    """List the archives by version, oldest first."""
+    return sorted(
+        ARCHIVES.glob("*.tar.xz"), key=lambda at: [int(n) for n in version_of(at).split(".")]
+    )
+
+
+def version_of(archive: Path) -> str:
+    """Return the version that an archive is named for."""
+    return archive.name.removesuffix(".tar.xz")
 
 
 def manifest_of(archive: Path) -> dict[str, Any]:

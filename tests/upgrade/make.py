@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint
@@ -84,8 +85,7 @@ def _left(sink: str, place: Failpoint, *command: str) -> Left:
 def fill(left: Left, settings: Settings, session: ArrowSession) -> None:
     """Let a stream have a past, and leave it."""
     world = World.over(left.name, settings, session)  # type: ignore[arg-type]
-    # An archive is older than any retention.
-    world.create_topic(2, **{"retention.ms": "-1"})
+    world.create_topic(2)
     sink: Any = {"delta": {"key_index": True}} if left.name == "delta_projected" else left.sink
     world.declare(sink=sink, rewind_window_days=3650, **left.declared)
     if left.sink in {"delta", "iceberg"} and "mode" not in left.declared:
@@ -130,8 +130,9 @@ def make(archive: Path) -> None:
             assert settings.postgres is not None
             dump(settings.postgres.get_secret_value())
         kept = {left.name: left.said for left in streams()}
-        manifest = {"oncelake": engine_version(), "streams": kept, "shape": shape()}
-        pack(archive, manifest)
+        made_by = crc32(Path(__file__).read_bytes())
+        manifest = {"oncelake": engine_version(), "streams": kept, "made by": made_by}
+        pack(archive, {**manifest, "shape": shape()})
 
 
 if __name__ == "__main__":

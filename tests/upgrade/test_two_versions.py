@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,20 +12,38 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from deltalake import DeltaTable, Field
+from pydantic import TypeAdapter
 
 from oncelake.ingestion.delta.key_index import KeyIndex
-from oncelake.ingestion.errors import NewerFormatError
+from oncelake.ingestion.delta.log_files import log_files
+from oncelake.ingestion.errors import DamagedTableError, NewerFormatError
 from oncelake.ingestion.kafka.admin import Kafka
-from oncelake.ingestion.kafka.offsets import TopicPartition
+from oncelake.ingestion.kafka.last_record import LastRecord
+from oncelake.ingestion.kafka.offsets import Offsets, TopicPartition
 from oncelake.ingestion.lake import archive
-from oncelake.ingestion.lake.ledger import Ledger, load_or_archive_ledger
+from oncelake.ingestion.lake.ledger import Ledger, copy_ledger, load_or_archive_ledger
+from oncelake.ingestion.lake.lock import Holder
 from oncelake.ingestion.lake.withheld import WithheldBatch, read_withheld, write_withheld
+from oncelake.ingestion.operations.decisions import reset
 from oncelake.ingestion.recovery.position import read_position
+from oncelake.ingestion.recovery.standing import end_half_done, is_half_done
 from oncelake.ingestion.settings import Settings
+from oncelake.ingestion.sinks.kafka.notes import TopicLog, TopicSchema
+from oncelake.ingestion.storage.checksums import sidecar_of
+from oncelake.ingestion.storage.lease import Lease
+from oncelake.ingestion.storage.processes import ProcessId
 from oncelake.ingestion.tables import format as lake_format
-from oncelake.ingestion.tables.commit_metadata import CommitMetadata, DamagedMetadataError
+from oncelake.ingestion.tables.commit_metadata import (
+    CommitMetadata,
+    DamagedMetadataError,
+    Identity,
+    SideFile,
+    ranges_at,
+)
 from oncelake.ingestion.tables.format import engine_version
 from oncelake.ingestion.verify.columns.memory import ProofMemoryError, load_memory
+from oncelake.ingestion.verify.read.snapshot import read_ledger, read_log
 from tests.cli.shell import oncelake
 from tests.support.arrow_source import ArrowSession
 from tests.support.long import twins
@@ -33,11 +52,27 @@ from tests.support.world import World, changed, row
 from tests.upgrade.newer import VERSION, Newer
 
 REASON = ("--reason", "a test")
+BY_NAME = {"topic_ids", "next", "counts", "side", "t", "schema_ids", "sink"}
+_AT = TopicPartition("t", 0)
+NOTE_WITH_ALL = CommitMetadata(
+    kind="ingest",
+    seq=1,
+    run_id="r",
+    epoch=1,
+    identity=Identity(cluster_id="c", topic_ids={"t": "x"}, keys=("id",), order=()),
+    columns="id INT",
+    next=Offsets({_AT: 1}),
+    last={_AT: LastRecord(offset=0, timestamp_ms=1, leader_epoch=0, digest=7)},
+    ranges=ranges_at(Offsets({_AT: 1})),
+    side={"quarantine": SideFile(path="a", rows=1, size=1, checksum=1)},
+)
 # What reads, and what writes; each is refused.
 COMMANDS: list[tuple[str, ...]] = [
     ("run",), ("status",), ("ledger",), ("verify",), ("quarantine",), ("history",), ("doctor",),
     ("redrive",), ("maintain",), ("plan",),
     ("replay", "--from", "earliest"), ("rebuild", *REASON), ("accept", *REASON),
+    ("alter", "--yes"), ("adopt-topic", *REASON, "--yes"),
+    ("adopt-table", "--starting", '{"0": 0, "1": 0}', *REASON, "--apply"),
     ("rewind", "--to", "seq:1", *REASON, "--yes"), ("reset", *REASON, "--yes"),
     ("erase", "--key", '{"id": 1}', *REASON, "--yes"),
 ]  # fmt: skip
@@ -91,9 +126,10 @@ def test_an_older_version_is_refused_on_what_a_newer_has_written(
         for words in (COMMANDS if sink == "delta" else OF_A_SINK)
     }
 
+    codes = {words: done.exit_code for words, done in refused.items() if done.exit_code != 3}
+    # What a doctor finds is reported, among the rest.
+    assert codes == ({"doctor": 1} if sink == "delta" else {})
     for words, done in refused.items():
-        # What a doctor finds is reported, among the rest.
-        assert done.exit_code == (1 if words == "doctor" else 3), (words, done.output)
         assert f"by Oncelake {VERSION}, format 2" in done.output, words
         assert f"this is Oncelake {engine_version()}, format 1" in done.output, words
         assert f"install Oncelake {VERSION} or a later one" in done.output, words
@@ -102,16 +138,97 @@ def test_an_older_version_is_refused_on_what_a_newer_has_written(
     assert [each.returncode for each in again] == [0, 0], [each.stderr for each in again]
 
 
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_an_older_version_is_refused_on_a_commit_that_the_ledger_lacks(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer one died in between: whoever reads or changes the table asks the table's log."""
+    commit_as_newer(world, monkeypatch)
+    world.send(row(4, "d"))
+    before = contents(world)
+    world.set_environment(monkeypatch)
+
+    ended = {words: oncelake(*words, world.name) for words in COMMANDS}
+
+    not_refused = {words[0]: each.exit_code for words, each in ended.items() if each.exit_code != 3}
+    # One looks at the ledger alone, the other reports what it finds.
+    assert not_refused == {"ledger": 0, "doctor": 1}
+    assert contents(world) == before
+
+
+def commit_as_newer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commit in a greater format, and die before the ledger's row."""
+    position = read_position(world.paths)
+    assert position is not None
+    with monkeypatch.context() as newer:
+        newer.setattr(lake_format, "FORMAT", 2)
+        world.paths.table.commit_note(position.next_metadata("newer", kind="schema"))
+
+
+@pytest.mark.parametrize("trouble", ["none", "ledger unreadable", "a later commit damaged"])
+def test_a_table_that_a_newer_version_wrote_is_not_reset(
+    world: World, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """The table's log is asked, where the ledger lacks the row, and past damage."""
+    commit_as_newer(world, monkeypatch)
+    if trouble == "ledger unreadable":
+        make_unreadable(world)
+    elif trouble == "a later commit damaged":
+        newest = world.paths.table.log().newest_version
+        (world.paths.data.path / "_delta_log" / f"{newest + 1:020d}.json").write_bytes(b"")
+        log_files(world.paths.data).forget()
+    before = contents(world)
+
+    with pytest.raises(NewerFormatError):
+        reset(world.name, world.settings, run_id="older")
+
+    assert contents(world) == before
+
+
+def make_unreadable(world: World) -> None:
+    """Write a ledger of which this version understands nothing."""
+    for file in world.paths.ledger.path.glob("*.parquet"):
+        file.write_bytes(b"of a shape unknown to this version")
+
+
+def test_a_half_written_commit_of_a_newer_version_is_not_undone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is half-written is told by this version's seals; the note is read before."""
+    with monkeypatch.context() as newer:
+        newer.setattr(lake_format, "FORMAT", 2)
+        world.send(row(3, "c"))
+        world.run()
+    commit = world.paths.data / "_delta_log" / f"{world.paths.table.log().newest_version:020d}.json"
+    sidecar_of(commit).delete()
+    actions = [json.loads(line) for line in commit.read().splitlines()]
+    added = next(each["add"]["path"] for each in actions if "add" in each)
+    (world.paths.data / added).delete()
+    assert is_half_done(world.paths)
+    before = contents_of_files(world)
+
+    with pytest.raises(NewerFormatError):
+        end_half_done(world.paths)
+
+    assert contents_of_files(world) == before
+
+
 def contents(world: World) -> dict[str, bytes]:
     """Return the files of the lake but for locks, and the notes of the sink's own log."""
-    lake = Path(world.settings.lake)
     if world.spec.sink.name == "kafka":
         at = TopicPartition(f"oncelake.{world.name}.oncelake", 0)
         notes = {str(at): str(Kafka(world.settings).stable_end([at])).encode()}
     else:
         found = world.paths.table.notes(99)
         notes = {str(version): str(note).encode() for version, _, note in found}
-    return notes | {
+    return notes | contents_of_files(world)
+
+
+def contents_of_files(world: World) -> dict[str, bytes]:
+    """Return the files of the lake but for locks."""
+    lake = Path(world.settings.lake)
+    return {
         str(each.relative_to(lake)): each.read_bytes()
         for each in lake.rglob("*")
         if each.is_file() and ".locks" not in each.parts
@@ -153,16 +270,136 @@ def test_a_note_is_believed_by_its_checksum_before_its_format(
         CommitMetadata.from_json(whole, "orders", "lake/orders")
 
 
-def test_the_ledger_tells_the_format_once_the_commits_are_gone(
+@pytest.mark.parametrize("known_by", ["ledger", "copy"])
+def test_the_ledger_tells_the_format_beside_an_older_note(
+    world: World, monkeypatch: pytest.MonkeyPatch, known_by: str
+) -> None:
+    """Once its note is gone from the log, a newer version's batch is known by the ledger alone."""
+    with monkeypatch.context() as newer:
+        newer.setattr(lake_format, "FORMAT", 2)
+        Ledger(world.paths.ledger).put(world.ledger[-1])
+        if known_by == "copy":
+            copy_as_newer(world)
+    if known_by == "copy":
+        shutil.rmtree(world.paths.ledger.path)
+        log_files(world.paths.ledger).forget()
+
+    with pytest.raises(NewerFormatError):
+        world.run()
+
+
+def copy_as_newer(world: World) -> None:
+    """Copy the ledger as whoever wrote it does, which reads what it wrote."""
+    with pytest.MonkeyPatch.context() as reader:
+        reader.setattr("oncelake.ingestion.lake.ledger.refuse_newer", lambda *_: None)
+        copy_ledger(world.paths)
+
+
+def test_a_proof_refuses_a_newer_note_of_which_the_ledger_knows_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where only the copy beside the table has the row."""
+    """A proof reads log and ledger by itself, as of one moment."""
+    commit_as_newer(world, monkeypatch)
+
+    with pytest.raises(NewerFormatError):
+        read_log(world.paths.table, through=99)
+
+
+def test_a_proof_refuses_a_ledger_of_a_newer_version(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the rows by itself, not as runs do."""
     with monkeypatch.context() as newer:
         newer.setattr(lake_format, "FORMAT", 2)
         Ledger(world.paths.ledger).put(world.ledger[-1])
 
     with pytest.raises(NewerFormatError):
-        world.run()
+        read_ledger(world.paths.ledger)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("sink", ["kafka"])
+def test_a_record_of_a_topic_s_notes_tells_the_format_by_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch, sink: str
+) -> None:
+    """What is around a note may change as the note may."""
+    del sink
+    log = world.paths.table.log()
+    assert isinstance(log, TopicLog)
+    newest = log.newest
+    assert newest is not None
+    with monkeypatch.context() as newer:
+        newer.setattr(lake_format, "FORMAT", 2)
+        record = replace(newest, seq=newest.seq + 1).as_record(log.topic_id)
+    world.producer.produce(f"oncelake.{world.name}.oncelake", **record)
+    world.producer.flush()
+
+    with pytest.raises(NewerFormatError):
+        read_position(world.paths)
+
+
+@pytest.mark.parametrize("found", [2, "2", "1", 2.5, [1]])
+def test_a_format_of_another_type_is_a_newer_one(found: object) -> None:
+    """Whatever a later version makes of the number, this one refuses it."""
+    with pytest.raises(NewerFormatError):
+        lake_format.refuse_newer("orders", "lake/orders", {"format": found, "oncelake": VERSION})
+
+
+def test_a_field_that_a_newer_version_of_the_same_format_adds_is_dropped(world: World) -> None:
+    """It may only inform; each document, and each one inside it, is read without it."""
+    said = with_more(NOTE_WITH_ALL.to_json())
+    schema = TopicSchema(stream="orders", columns=tuple(world.spec.columns), keys=("id",))
+    swap = archive._Swap(entry=archive.new_entry(), why="rebuild: a test", source=None)
+    archive._swap_file(world.paths).put(with_more(swap.to_json().decode()).encode())
+    lease = Lease(
+        token=1,
+        run_id="r",
+        host="h",
+        since="s",
+        seconds=1.0,
+        machine="m",
+        workers=(ProcessId(pid=1, started=1.0),),
+    )
+
+    assert CommitMetadata.from_json(said, "orders", "lake/orders") == NOTE_WITH_ALL
+    assert TopicSchema.of_row(json.loads(with_more(json.dumps(schema.as_row())))) == schema
+    found = archive._read_swap(world.paths)
+    assert found is not None
+    assert found[0] == swap
+    for each in (lease, Holder.me("r")):
+        adapter = TypeAdapter(type(each))
+        assert adapter.validate_json(with_more(adapter.dump_json(each).decode())) == each
+
+
+def with_more(text: str) -> str:
+    """Give a document, and each object with fields in it, one more field; mend its checksum."""
+
+    def more(value: Any, name: str = "") -> Any:
+        if name == "last":
+            return {at: {n: [*record, 1] for n, record in of.items()} for at, of in value.items()}
+        if isinstance(value, list):
+            return [more(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        read = {each: more(value[each], each) for each in value}
+        # What these hold is by name, not by field.
+        return read if name in BY_NAME else {**read, "more": 1}
+
+    said = {name: value for name, value in more(json.loads(text)).items() if name != "check"}
+    return json.dumps({**said, "check": crc32(json.dumps(said, sort_keys=True).encode())})
+
+
+def test_a_ledger_with_a_column_more_is_read(world: World) -> None:
+    """Of the same format, it only informs."""
+    rows = world.ledger
+    table = DeltaTable(world.paths.ledger.path)
+    table.alter.add_columns([Field("more", "string")])
+    log_files(world.paths.ledger).forget()
+
+    assert world.ledger == rows
+    world.send(row(5, "e"))
+    world.run()
+    assert len(world.ledger) == len(rows) + 1
 
 
 def test_a_ledger_that_a_newer_version_has_written_is_not_archived(
@@ -173,10 +410,31 @@ def test_a_ledger_that_a_newer_version_has_written_is_not_archived(
         newer.setattr(lake_format, "FORMAT", 2)
         world.send(row(5, "e"))
         world.run()
-    for file in world.paths.ledger.path.glob("*.parquet"):
-        file.write_bytes(b"of a shape unknown to this version")
+    make_unreadable(world)
 
     with pytest.raises(NewerFormatError):
+        load_or_archive_ledger(world.paths)
+
+    assert world.paths.ledger.exists()
+
+
+@pytest.mark.parametrize("has_copy", [True, False])
+def test_an_unreadable_ledger_stays_where_no_note_tells_whose_it_is(
+    world: World, has_copy: bool
+) -> None:
+    """The notes have aged out of the log: the copy tells, else a person is asked."""
+    with pytest.MonkeyPatch.context() as newer:
+        newer.setattr(lake_format, "FORMAT", 2)
+        Ledger(world.paths.ledger).put(world.ledger[-1])
+        if has_copy:
+            copy_as_newer(world)
+    make_unreadable(world)
+    DeltaTable(world.paths.data.path).create_checkpoint()
+    for commit in (world.paths.data.path / "_delta_log").glob("*.json"):
+        commit.unlink()
+    log_files(world.paths.data).forget()
+
+    with pytest.raises(NewerFormatError if has_copy else DamagedTableError, match="ledger"):
         load_or_archive_ledger(world.paths)
 
     assert world.paths.ledger.exists()

@@ -21,10 +21,12 @@ from oncelake.ingestion.kafka.offsets import Range, TopicPartition
 from oncelake.ingestion.sinks.kafka.writer import Record, TopicPlace, TopicWriter
 from oncelake.ingestion.tables.commit_log import Commit, CommitLog, operation_of
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
-from oncelake.ingestion.tables.format import marks, refuse_newer
+from oncelake.ingestion.tables.format import known, marks, refuse_newer
 
 # An offset is a note's or a marker's; the first look shows some 25 notes.
 _OFFSETS_READ_FIRST: Final = 50
+# Ends the key of a record that is no commit's.
+_COLUMNS: Final = "columns"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,9 +55,11 @@ class TopicSchema:
     def of_row(cls, row: Mapping[str, Any]) -> TopicSchema:
         """Read what ``as_row`` wrote."""
         columns = (
-            DeclaredColumn(**each | {"type": parse_type(each["type"])}) for each in row["columns"]
+            DeclaredColumn(**known(DeclaredColumn, each) | {"type": parse_type(each["type"])})
+            for each in row["columns"]
         )
-        return cls(**{**row, "columns": tuple(columns), "keys": tuple(row["keys"])})
+        read = {"columns": tuple(columns), "keys": tuple(row["keys"])}
+        return cls(**known(cls, row) | read)
 
     def as_row(self) -> dict[str, Any]:
         """Return the fields as JSON holds them."""
@@ -203,8 +207,8 @@ class TopicLog(CommitLog):
                 row = json.loads(value)
                 refuse_newer(self._place.stream, self._place.where, row)
                 schema = TopicSchema.of_row(row["schema"])
-                fields = {each: row[each] for each in TopicNote.__slots__ if each in row}
-                yield TopicNote(**{**fields, "schema": schema}) if "note" in row else schema
+                is_note = key != prefix + _COLUMNS.encode()
+                yield TopicNote(**known(TopicNote, row) | {"schema": schema}) if is_note else schema
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 problem = f"the record at offset {message.offset()} of {at} is no note"
                 raise self._damaged(problem) from error
@@ -270,6 +274,6 @@ class TopicLog(CommitLog):
 def columns_record(topic_id: str, schema: TopicSchema) -> Record:
     """Write the stream of a topic, and its columns."""
     return {
-        "key": f"{topic_id}/columns",
+        "key": f"{topic_id}/{_COLUMNS}",
         "value": json.dumps({"schema": schema.as_row(), **marks()}),
     }
