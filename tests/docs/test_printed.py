@@ -39,7 +39,7 @@ _NOT_PRINTED: Final = {
     "architecture.md": ["Kafka\n"],
     "cluster.md": ["spark.driver.host", "spark.kubernetes.namespace"],
     "dagster.md": ["ops:"],
-    "deploy.md": ["*/10 * * * *", "docker build", "dagster code-server"],
+    "deploy.md": ["*/10 * * * *", "docker build", "docker run", "dagster code-server"],
     "storage.md": ["ONCELAKE_LAKE=", "oncelake jars"],
 }
 _VARIES: Final = {
