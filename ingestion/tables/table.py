@@ -432,7 +432,8 @@ class ErasableTable(SinkTable):
 
         Args:
             keys: Some of the table's columns, whichever they are; no row is there twice.
-            metadata: The note.
+            metadata: The note. Unless its kind is ``erase``, they go as any deleted rows do, and
+                their bytes may stay in files of the newest version.
 
         Raises:
             RefusedError: the table cannot be left without them; says why.

@@ -622,16 +622,16 @@ class SinkConformance:
             assert files_with(secret, tmp_path), "no file below tmp_path has the text of a row"
 
         written = table.written_files()
-        done = table.erase(keys(1, 3), note(3))
+        done = table.erase(keys(1, 3), note(3, kind="erase"))
         table.remove_older_versions(written)
 
         assert rows_in(opened()) == {2: "b"}
-        assert (done.metrics[DELETED], done.metadata) == (2, note(3))
+        assert (done.metrics[DELETED], done.metadata) == (2, note(3, kind="erase"))
         if self.is_on_disk:
             assert files_with(secret, tmp_path) == []
         of_nobody = opened()
         assert isinstance(of_nobody, ErasableTable)
-        assert of_nobody.erase(keys(1), note(4)).metrics[DELETED] == 0
+        assert of_nobody.erase(keys(1), note(4, kind="erase")).metrics[DELETED] == 0
         commit(opened(), 5, inserted={3: "c"})
         assert rows_in(opened()) == {2: "b", 3: "c"}
 
@@ -655,7 +655,8 @@ class SinkConformance:
         table = opened()
         assert isinstance(table, ErasableTable)
         written = table.written_files()
-        table.erase(pa.Table.from_pylist([{"name": name} for name in names], like), note(2))
+        erased = pa.Table.from_pylist([{"name": name} for name in names], like)
+        table.erase(erased, note(2, kind="erase"))
         table.remove_older_versions(written)
 
         assert files_with(secret[:16], tmp_path) == []
@@ -673,7 +674,7 @@ class SinkConformance:
         books.take(note(1), first)
 
         def attempt(step: FailingStep) -> bool:
-            table, meant = opened(), note(books.seq, run_id=f"{step}")
+            table, meant = opened(), note(books.seq, run_id=f"{step}", kind="erase")
             assert isinstance(table, ErasableTable)
             id_ = min(books.rows)
             with suppress(StepFailedError, IngestionError), step:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from oncelake.ingestion.declaration.ddl import system_columns
 from oncelake.ingestion.kafka.offsets import Offsets
-from oncelake.ingestion.tables.commit_metadata import Identity
+from oncelake.ingestion.tables.commit_metadata import Identity, Kind
 from oncelake.sinks import (
     ROW_COUNTS,
     Change,
@@ -60,10 +60,12 @@ def with_columns(table: SinkTable, columns: Iterable[DeclaredColumn]) -> Layout:
     )
 
 
-def note(seq: int, *, run_id: str = "r", reason: str | None = None) -> CommitMetadata:
-    """Return the note of a batch."""
+def note(
+    seq: int, *, run_id: str = "r", reason: str | None = None, kind: Kind = "ingest"
+) -> CommitMetadata:
+    """Return the note of a batch, or of another commit."""
     return CommitMetadata(
-        kind="ingest" if seq else "schema",
+        kind=kind if seq else "schema",
         seq=seq,
         run_id=run_id,
         epoch=1,
