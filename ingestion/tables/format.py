@@ -46,10 +46,10 @@ def refuse_newer(stream: str, where: object, marked: Mapping[str, Any]) -> None:
     found = marked.get("format") or FORMAT
     # Another type is one more thing that only a newer version can mean.
     if not (isinstance(found, int) and found <= FORMAT):
-        known, by = f"{engine_version()}, format {FORMAT}", marked.get("oncelake")
+        here, by = f"{engine_version()}, format {FORMAT}", marked.get("oncelake")
         raise NewerFormatError(
             stream,
-            f"{where} was written by Oncelake {by}, format {found}; this is Oncelake {known}. "
+            f"{where} was written by Oncelake {by}, format {found}; this is Oncelake {here}. "
             "Nothing was changed.",
             remedy=f"install Oncelake {by} or a later one here: make setup in its clone, or pip "
             "install 'WHEEL' with the path of its wheel (SUPPORT.md)",

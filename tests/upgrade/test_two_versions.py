@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,14 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Newer:
     return Newer(tmp_path_factory.mktemp("newer"))
 
 
+@contextmanager
+def as_newer() -> Iterator[None]:
+    """Let this process write as a version with the next format."""
+    with pytest.MonkeyPatch.context() as newer:
+        newer.setattr(lake_format, "FORMAT", 2)
+        yield
+
+
 @pytest.fixture
 def sink() -> str:
     """What keeps the rows, where a test tries but one."""
@@ -144,7 +153,7 @@ def test_an_older_version_is_refused_on_a_commit_that_the_ledger_lacks(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A newer one died in between: whoever reads or changes the table asks the table's log."""
-    commit_as_newer(world, monkeypatch)
+    commit_as_newer(world)
     world.send(row(4, "d"))
     before = contents(world)
     world.set_environment(monkeypatch)
@@ -157,21 +166,18 @@ def test_an_older_version_is_refused_on_a_commit_that_the_ledger_lacks(
     assert contents(world) == before
 
 
-def commit_as_newer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def commit_as_newer(world: World) -> None:
     """Commit in a greater format, and die before the ledger's row."""
     position = read_position(world.paths)
     assert position is not None
-    with monkeypatch.context() as newer:
-        newer.setattr(lake_format, "FORMAT", 2)
+    with as_newer():
         world.paths.table.commit_note(position.next_metadata("newer", kind="schema"))
 
 
 @pytest.mark.parametrize("trouble", ["none", "ledger unreadable", "a later commit damaged"])
-def test_a_table_that_a_newer_version_wrote_is_not_reset(
-    world: World, monkeypatch: pytest.MonkeyPatch, trouble: str
-) -> None:
+def test_a_table_that_a_newer_version_wrote_is_not_reset(world: World, trouble: str) -> None:
     """The table's log is asked, where the ledger lacks the row, and past damage."""
-    commit_as_newer(world, monkeypatch)
+    commit_as_newer(world)
     if trouble == "ledger unreadable":
         make_unreadable(world)
     elif trouble == "a later commit damaged":
@@ -192,12 +198,9 @@ def make_unreadable(world: World) -> None:
         file.write_bytes(b"of a shape unknown to this version")
 
 
-def test_a_half_written_commit_of_a_newer_version_is_not_undone(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_half_written_commit_of_a_newer_version_is_not_undone(world: World) -> None:
     """What is half-written is told by this version's seals; the note is read before."""
-    with monkeypatch.context() as newer:
-        newer.setattr(lake_format, "FORMAT", 2)
+    with as_newer():
         world.send(row(3, "c"))
         world.run()
     commit = world.paths.data / "_delta_log" / f"{world.paths.table.log().newest_version:020d}.json"
@@ -237,15 +240,12 @@ def contents_of_files(world: World) -> dict[str, bytes]:
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("sink", ["delta", "kafka", *twins("iceberg", "postgres")])
-def test_an_older_version_does_not_commit_behind_a_newer(
-    world: World, monkeypatch: pytest.MonkeyPatch, sink: str
-) -> None:
+def test_an_older_version_does_not_commit_behind_a_newer(world: World, sink: str) -> None:
     """A newer one may commit between an older one's look and its commit, which then is refused."""
     position = read_position(world.paths)
     assert position is not None
     meant = position.next_metadata("older", kind="schema")
-    with monkeypatch.context() as newer:
-        newer.setattr(lake_format, "FORMAT", 2)
+    with as_newer():
         world.paths.table.commit_note(replace(meant, run_id="newer"))
     before = contents(world)
 
@@ -255,9 +255,7 @@ def test_an_older_version_does_not_commit_behind_a_newer(
     assert contents(world) == before
 
 
-def test_a_note_is_believed_by_its_checksum_before_its_format(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_note_is_believed_by_its_checksum_before_its_format() -> None:
     """A digit that a disk has flipped is damage, and no newer version."""
     note = json.dumps({"format": 2, "oncelake": VERSION, "check": 1})
 
@@ -271,12 +269,9 @@ def test_a_note_is_believed_by_its_checksum_before_its_format(
 
 
 @pytest.mark.parametrize("known_by", ["ledger", "copy"])
-def test_the_ledger_tells_the_format_beside_an_older_note(
-    world: World, monkeypatch: pytest.MonkeyPatch, known_by: str
-) -> None:
+def test_the_ledger_tells_the_format_beside_an_older_note(world: World, known_by: str) -> None:
     """Once its note is gone from the log, a newer version's batch is known by the ledger alone."""
-    with monkeypatch.context() as newer:
-        newer.setattr(lake_format, "FORMAT", 2)
+    with as_newer():
         Ledger(world.paths.ledger).put(world.ledger[-1])
         if known_by == "copy":
             copy_as_newer(world)
@@ -295,22 +290,17 @@ def copy_as_newer(world: World) -> None:
         copy_ledger(world.paths)
 
 
-def test_a_proof_refuses_a_newer_note_of_which_the_ledger_knows_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proof_refuses_a_newer_note_of_which_the_ledger_knows_nothing(world: World) -> None:
     """A proof reads log and ledger by itself, as of one moment."""
-    commit_as_newer(world, monkeypatch)
+    commit_as_newer(world)
 
     with pytest.raises(NewerFormatError):
         read_log(world.paths.table, through=99)
 
 
-def test_a_proof_refuses_a_ledger_of_a_newer_version(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proof_refuses_a_ledger_of_a_newer_version(world: World) -> None:
     """It reads the rows by itself, not as runs do."""
-    with monkeypatch.context() as newer:
-        newer.setattr(lake_format, "FORMAT", 2)
+    with as_newer():
         Ledger(world.paths.ledger).put(world.ledger[-1])
 
     with pytest.raises(NewerFormatError):
@@ -319,17 +309,14 @@ def test_a_proof_refuses_a_ledger_of_a_newer_version(
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("sink", ["kafka"])
-def test_a_record_of_a_topic_s_notes_tells_the_format_by_itself(
-    world: World, monkeypatch: pytest.MonkeyPatch, sink: str
-) -> None:
+def test_a_record_of_a_topic_s_notes_tells_the_format_by_itself(world: World, sink: str) -> None:
     """What is around a note may change as the note may."""
     del sink
     log = world.paths.table.log()
     assert isinstance(log, TopicLog)
     newest = log.newest
     assert newest is not None
-    with monkeypatch.context() as newer:
-        newer.setattr(lake_format, "FORMAT", 2)
+    with as_newer():
         record = replace(newest, seq=newest.seq + 1).as_record(log.topic_id)
     world.producer.produce(f"oncelake.{world.name}.oncelake", **record)
     world.producer.flush()
@@ -402,12 +389,9 @@ def test_a_ledger_with_a_column_more_is_read(world: World) -> None:
     assert len(world.ledger) == len(rows) + 1
 
 
-def test_a_ledger_that_a_newer_version_has_written_is_not_archived(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_that_a_newer_version_has_written_is_not_archived(world: World) -> None:
     """What cannot be read of it is no damage where the table's log names a newer format."""
-    with monkeypatch.context() as newer:
-        newer.setattr(lake_format, "FORMAT", 2)
+    with as_newer():
         world.send(row(5, "e"))
         world.run()
     make_unreadable(world)
@@ -423,8 +407,7 @@ def test_an_unreadable_ledger_stays_where_no_note_tells_whose_it_is(
     world: World, has_copy: bool
 ) -> None:
     """The notes have aged out of the log: the copy tells, else a person is asked."""
-    with pytest.MonkeyPatch.context() as newer:
-        newer.setattr(lake_format, "FORMAT", 2)
+    with as_newer():
         Ledger(world.paths.ledger).put(world.ledger[-1])
         if has_copy:
             copy_as_newer(world)
@@ -440,12 +423,9 @@ def test_an_unreadable_ledger_stays_where_no_note_tells_whose_it_is(
     assert world.paths.ledger.exists()
 
 
-def test_a_swap_that_a_newer_version_has_begun_is_left_to_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_swap_that_a_newer_version_has_begun_is_left_to_it(world: World) -> None:
     """No table moves."""
-    with monkeypatch.context() as newer:
-        newer.setattr(lake_format, "FORMAT", 2)
+    with as_newer():
         swap = archive._Swap(entry=archive.new_entry(), why="rebuild: a test", source=None)
         archive._swap_file(world.paths).put(swap.to_json())
 
