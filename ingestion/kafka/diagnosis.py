@@ -116,8 +116,10 @@ def _tls(host: str, port: int, settings: Settings, *, verify: bool) -> Iterator[
     if not verify:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     seconds = min(_PROBE_SECONDS, settings.kafka_timeout_seconds)
-    with (
-        socket.create_connection((host, port), timeout=seconds) as plain,
-        context.wrap_socket(plain, server_hostname=host),
-    ):
+    with socket.create_connection((host, port), timeout=seconds) as plain:
+        address = plain.getpeername()
+    # Wrapped before it connects: CPython leaves a socket open whose peer resets it in between.
+    with context.wrap_socket(socket.socket(plain.family), server_hostname=host) as connection:
+        connection.settimeout(seconds)
+        connection.connect(address)
         yield

@@ -28,6 +28,8 @@ SMALL_DISK = 3
 _DISK_MB = 1024
 # A hardware address that nobody has: what is sent there is lost, and nobody is told.
 _NOBODY = "02:00:00:00:ff:ff"
+# What timeout(1) ends with.
+_TIMED_OUT = 124
 _REPLICATED = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -113,6 +115,7 @@ class ReplicatedCluster:
         """Let whatever a broker sends to others, or to the clients, be lost."""
         for other in others:
             self._neighbour(number, "replace", other, "lladdr", _NOBODY, "nud", "permanent")
+            assert self._is_lost(number, other), f"{number} still reaches {other}"
 
     def join(self, number: int) -> None:
         """Undo ``cut`` and ``slow``."""
@@ -169,6 +172,12 @@ class ReplicatedCluster:
 
     def _neighbour(self, number: int, what: str, other: int, *how: str) -> None:
         _call("ip", "-n", self._host(number), "neigh", what, self._ip(other), "dev", "eth", *how)
+
+    def _is_lost(self, number: int, other: int) -> bool:
+        """Tell whether a broker that knocks at another is not even refused."""
+        knock = ("timeout", "1", "bash", "-c", f": <>/dev/tcp/{self._ip(other)}/9092")
+        inside = ("ip", "netns", "exec", self._host(number))
+        return subprocess.run((*inside, *knock), capture_output=True).returncode == _TIMED_OUT
 
     def _lay_network(self) -> None:
         _call("ip", "link", "add", self.name, "type", "bridge")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
 import re
+import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from oncelake.ingestion.errors import (
 )
 from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.kafka.client import client_options, unreachable
+from oncelake.ingestion.kafka.diagnosis import diagnose
 from oncelake.ingestion.kafka.security import java_options, librdkafka_options, redact
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.sinks.kafka.table import open_table
@@ -374,6 +378,29 @@ def test_a_kafka_that_does_not_answer_may_expect_other_security(
 
     assert f"and that they expect {expected}; then run" in said
     assert CANARY not in said
+
+
+def test_a_connection_that_is_reset_before_its_handshake_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that resets a connection at once is told as one that says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as broker:
+
+        def connect(*given: Any, **named: Any) -> socket.socket:
+            connection = honest(*given, **named)
+            accepted, _ = broker.accept()
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            accepted.close()
+            return connection
+
+        honest = socket.create_connection
+        monkeypatch.setattr(socket, "create_connection", connect)
+
+        found = diagnose(Settings(kafka="{}:{}".format(*broker.getsockname())), "timed out")
+
+    # What is not closed is told when it is collected, and pytest makes a failure of it.
+    gc.collect()
+    assert found is None
 
 
 @pytest.mark.parametrize(
