@@ -56,21 +56,23 @@ def truncate(
         run_id: Of the run.
 
     Raises:
-        SourceTruncatedError: the topic has more than one partition.
+        SourceTruncatedError: the topic has more than one partition, or the rows cannot go.
     """
     spec, table = stream.spec, stream.paths.table
     assert isinstance(table, ErasableTable), "another sink was refused with the declaration"
     where, offset = next(iter(at.items()))
-    if len([each for each in position.next if each.topic == where.topic]) > 1:
-        why = "The topic has several partitions, so that nobody knows what was before"
-        raise source_truncated(stream.name, f"{where} offset {offset}. {why}")
+    why = table.obstacle
+    if not why and len([each for each in position.next if each.topic == where.topic]) > 1:
+        why = "the topic has several partitions, so that nobody knows what was before"
+    if why:
+        raise source_truncated(stream.name, f"{where} offset {offset}, and {why}")
     keys = _keys_before(table, spec.row_keys, position.epoch, at)
     metadata = replace(
         position.next_metadata(run_id, kind="truncate", counts={"truncated": keys.num_rows}),
         reason=f"the source was truncated: {where} offset {offset}",
         erased=said_of({}, at),
     )
-    commit = table.erase(keys, metadata) if keys.num_rows else table.commit_note(metadata)
+    commit = table.delete(keys, metadata) if keys.num_rows else table.commit_note(metadata)
     hit(Failpoint.SOURCE_TRUNCATED)
     row = LedgerRow.of(commit, position.table_id)
     put_rows(stream.paths, row)

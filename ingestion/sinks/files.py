@@ -474,13 +474,13 @@ class FilesTransaction(Transaction, Generic[File]):
         self.again(act)
 
     def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
-        """Find the rows, of which 24 bytes each are in memory, and commit all others.
+        """Do as ``delete``; a file that holds bytes of the rows is written anew."""
+        self.is_erase = True
+        self.delete(keys, metadata)
 
-        Where the note tells of an erase, a file that holds bytes of them is written anew, though
-        they may be marked as gone; a truncate of the source is a delete as any other.
-        """
+    def delete(self, keys: pa.Table, metadata: CommitMetadata) -> None:
+        """Find the rows, of which 24 bytes each are in memory, and commit all others."""
         nothing, keys = self.schema.empty_table(), self._as_stored(keys)
-        self.is_erase = metadata.kind == "erase"
 
         def act() -> None:
             with self.translated():

@@ -422,21 +422,34 @@ class SealedTable(SinkTable):
 class ErasableTable(SinkTable):
     """The table of a sink that can ``erase``, of which every trace goes.
 
-    Its transactions have ``erase(keys, metadata)``, too, which commits as ``commit`` does.
+    Its transactions have ``delete(keys, metadata)`` and ``erase(keys, metadata)``, too, which
+    commit as ``commit`` does.
     """
 
-    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> Commit:
+    @property
+    def obstacle(self) -> str:
+        """Why this process can do neither, as part of a sentence; mostly there is no reason."""
+        return ""
+
+    def delete(self, keys: pa.Table, metadata: CommitMetadata) -> Commit:
         """Commit the table without the rows that have the values of a row of ``keys``.
 
-        They are in its older versions until ``remove_older_versions``. Needs the lock.
+        They go as any deleted rows do: their bytes may stay, and readers of changes are told.
+        Needs the lock, and no ``obstacle``.
 
         Args:
             keys: Some of the table's columns, whichever they are; no row is there twice.
-            metadata: The note. Unless its kind is ``erase``, they go as any deleted rows do, and
-                their bytes may stay in files of the newest version.
+            metadata: The note.
+        """
+        return self._commit(metadata, lambda begun: begun.delete(keys, metadata))
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> Commit:
+        """Do as ``delete``, and leave nothing of the rows in the newest version, nor tell of them.
+
+        They are in older versions until ``remove_older_versions``.
 
         Raises:
-            RefusedError: the table cannot be left without them; says why.
+            RefusedError: something else would keep them; says what.
         """
         return self._commit(metadata, lambda begun: begun.erase(keys, metadata))
 

@@ -139,7 +139,7 @@ def test_the_feed_of_a_truncate_tells_of_its_rows(tmp_path: Path, *, marks: bool
     commit(table, 1, change(table, inserted={1: "a", 2: "b", 3: "a"}))
     ids = pa.table({"id": pa.array([1, 2], pa.int64())})
 
-    table.erase(ids, replace(note(2), kind="truncate"))
+    table.delete(ids, note(2))
 
     version = read_delta(table.path).version()
     assert feed(table, version) == expected({1: "a", 2: "b"}, {})
@@ -159,7 +159,7 @@ def test_a_feed_is_kept_for_the_window_and_no_longer(tmp_path: Path) -> None:
     assert len([*folder.glob("part-*")]) == 2
 
     written = table.written_files()
-    table.erase(pa.table({"id": pa.array([2], pa.int64())}), replace(note(4), kind="erase"))
+    table.erase(pa.table({"id": pa.array([2], pa.int64())}), note(4))
     table.remove_older_versions(written)
 
     assert not [*folder.iterdir()]

@@ -9,8 +9,14 @@ import pytest
 from deltalake import DeltaTable
 
 from oncelake.ingestion.declaration.modes import OUR_COLUMNS
-from oncelake.ingestion.errors import RefusedError, SchemaChangedError, TableSettingsError
+from oncelake.ingestion.errors import (
+    RefusedError,
+    SchemaChangedError,
+    SourceTruncatedError,
+    TableSettingsError,
+)
 from oncelake.ingestion.operations.decisions import accept, reset
+from oncelake.ingestion.operations.erase.erase import erase
 from oncelake.ingestion.operations.history.rewind import rewind
 from oncelake.ingestion.operations.upkeep.maintain import maintain
 from oncelake.ingestion.sinks.iceberg.catalog import CatalogEntry
@@ -88,6 +94,24 @@ def test_a_table_with_newer_features_is_filled_and_decided_about(
 
     assert (first.is_balanced, last.is_balanced) == (True, True)
     assert [each["name"] for each in world.rows()] == ["b", "d"]
+
+
+@pytest.mark.parametrize("sink", ["delta"])
+def test_no_rows_are_taken_out_of_a_table_that_only_spark_writes(world: World) -> None:
+    """Its batches are merged; a truncate of the source, or an erase, says what else to do."""
+    make_table(world, **{"delta.feature.checkpointProtection": "supported"})
+    world.declare(format={"type": "debezium", "on_truncate": "apply"})
+    world.send({"op": "c", "before": None, "after": row(1, "a")})
+    world.run()
+    world.send({"op": "t", "before": None, "after": None})
+    why = "only Spark writes its table, for its features checkpointProtection"
+
+    with pytest.raises(SourceTruncatedError, match=f"offset 1, and {why}.* oncelake rebuild"):
+        world.run()
+    with pytest.raises(RefusedError, match=f"{why}. Next: leave the key out by `where`"):
+        erase(world.spec, world.settings, key='{"id": 1}', reason="asked", run_id="e")
+
+    assert [each["id"] for each in world.rows()] == [1]
 
 
 @only_long

@@ -103,6 +103,9 @@ def erase(
         standing.refuse(*OF_BATCHES)
         _refuse_rewound(spec.name, position, standing.rows)
         erasing = _Erasing.of(spec, paths, parse_key(spec, paths.table, key))
+        if obstacle := erasing.table.obstacle:
+            remedy = f"leave the key out by `where`, and oncelake rebuild {spec.name}"
+            raise RefusedError(spec.name, f"{obstacle}.", remedy=remedy)
         tell(f"{spec.name}: rows…")
         forget_withheld(paths, spec.publish.branch)
         row = erasing.commit(position, reason=reason, run_id=run_id)

@@ -49,7 +49,6 @@ from oncelake.ingestion.delta.vacuum import remove_unreferenced
 from oncelake.ingestion.delta.vectors import FEATURE, PROPERTY, newest_checkpoint
 from oncelake.ingestion.errors import (
     DamagedTableError,
-    RefusedError,
     RewindError,
     TableSettingsError,
     first_line,
@@ -274,15 +273,12 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
                 remedy=f"oncelake rebuild {self.stream} makes the table anew from the topic",
             ) from error
 
-    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> Commit:
-        """Refuse a table that this process cannot write."""
-        if features := unwritable_features(read_delta(self.path)):
-            raise RefusedError(
-                self.stream,
-                f"it cannot be written without Spark, for its features {', '.join(features)}.",
-                remedy=f"leave the key out by `where`, and oncelake rebuild {self.stream}",
-            )
-        return super().erase(keys, metadata)
+    @property
+    def obstacle(self) -> str:
+        """Name the features of a table that only Spark writes."""
+        features = unwritable_features(read_delta(self.path))
+        why = f"only Spark writes its table, for its features {', '.join(features)}"
+        return why if features else ""
 
     def written_files(self) -> frozenset[str]:
         """Return every file in the table's folder."""

@@ -871,9 +871,8 @@ class IcebergTransaction(FilesTransaction[LiveFile]):
         return self._entry.translated()
 
     def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
-        """Do so, unless a branch or tag would keep the rows of an erase."""
-        if metadata.kind == "erase":
-            _refuse_named(self._entry, self._table)
+        """Do so, unless a branch or tag would keep the rows."""
+        _refuse_named(self._entry, self._table)
         super().erase(keys, metadata)
 
     def reshape(self, layout: Layout, metadata: CommitMetadata) -> None:

@@ -440,9 +440,11 @@ class PostgresTransaction(Transaction):
         """Change the rows, note it, and commit; whatever happens, the connection is closed."""
         self._commit(metadata, lambda: self._rows.change(change) if change else counts_of(None))
 
-    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
+    def delete(self, keys: pa.Table, metadata: CommitMetadata) -> None:
         """Let the server delete the rows, and commit as ``commit`` does."""
         self._commit(metadata, lambda: {**counts_of(None), DELETED: self._rows.delete(keys)})
+
+    erase = delete
 
     def reshape(self, layout: Layout, metadata: CommitMetadata) -> None:
         """Execute the statements, and note them; the server may write the table anew."""
