@@ -26,7 +26,14 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AclOperation,
+    AdminClient,
+    ClusterMetadata,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+)
 
 from oncelake.ingestion.errors import (
     DependencyError,
@@ -59,6 +66,8 @@ _LEADER_IS_MOVING = (
 )
 # The client gives the reason why it would begin elsewhere only in the text of its error.
 _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()
+# How soon a client that knows a topic hears of another controller; by default in five minutes.
+_REFRESHED = {"topic.metadata.refresh.interval.ms": 1000}
 _MOVED_WITHIN_SECONDS = 0.5
 _SHOWN_WITHIN_SECONDS = 0.05
 _Timestamps = dict[TopicPartition, dt.datetime]
@@ -103,14 +112,18 @@ class Kafka:
         self.address = settings.bootstrap_servers()
         self._heard = ClientErrors()
         try:
-            self._admin = AdminClient(client_options(settings, self._heard))
+            self._admin = AdminClient({**_REFRESHED, **client_options(settings, self._heard)})
         except KafkaException as error:
             raise unreachable(settings, error) from error
 
-    def cluster_id(self) -> str:
-        """Return Kafka's own id of the cluster."""
-        asked = self._admin.describe_cluster(request_timeout=self._timeout)
-        return str(self._answer(asked).cluster_id)
+    def cluster_id(self, topic: str | None = None) -> str:
+        """Return Kafka's own id of the cluster.
+
+        Args:
+            topic: What the client keeps asking for from now on. One that knows no topic asks for
+                nothing, and would wait for a controller that has died (librdkafka 2.16).
+        """
+        return str(self._metadata(topic).cluster_id)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all topics, except Kafka's internal ones."""
@@ -118,13 +131,9 @@ class Kafka:
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Return the partitions of all topics, except Kafka's internal ones."""
-        try:
-            found = self._admin.list_topics(timeout=self._timeout).topics
-        except KafkaException as error:
-            raise unreachable(self._settings, error, self._heard) from error
         return tuple(
             TopicPartition(name, partition)
-            for name, topic in found.items()
+            for name, topic in self._metadata().topics.items()
             if not name.startswith("__")
             for partition in topic.partitions
         )
@@ -135,9 +144,10 @@ class Kafka:
         Raises:
             TopicMissingError: a topic does not exist.
         """
-        cluster_id = self.cluster_id()
+        wanted = sorted(names)
+        cluster_id = self.cluster_id(*wanted[:1])
         described = {
-            name: self._described(stream, name, each) for name, each in self._describe(names)
+            name: self._described(stream, name, each) for name, each in self._describe(wanted)
         }
         return Topics.of(cluster_id, described)
 
@@ -355,6 +365,18 @@ class Kafka:
                 yield from reader.records_of(at, in_partition)
         finally:
             reader.consumer.close()
+
+    def _metadata(self, topic: str | None = None) -> ClusterMetadata:
+        """Ask a broker; another one where it ends meanwhile: this request does not survive that."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return self._admin.list_topics(topic, timeout=max(left, 0.1))
+            except KafkaException as error:
+                if code_of(error) != KafkaError._TRANSPORT or left < 0:
+                    self._admin.poll(0)
+                    raise unreachable(self._settings, error, self._heard) from error
 
     def _describe(self, names: Iterable[str]) -> Iterable[tuple[str, Future[Any]]]:
         wanted = TopicCollection(sorted(names))

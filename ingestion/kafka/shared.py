@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from confluent_kafka import IsolationLevel
@@ -45,9 +46,9 @@ class SharedKafka(Kafka):
         self._answers: dict[object, tuple[float, Any]] = {}
         self._lock = threading.RLock()
 
-    def cluster_id(self) -> str:
+    def cluster_id(self, topic: str | None = None) -> str:
         """Return Kafka's own id of the cluster."""
-        return self._once("cluster", super().cluster_id)
+        return self._once("cluster", partial(super().cluster_id, topic))
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Return the partitions of all topics, except Kafka's internal ones."""

@@ -23,8 +23,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from oncelake.ingestion.errors import IngestionError
+from oncelake.ingestion.kafka.admin import Kafka
 from oncelake.ingestion.settings import Settings
-from tests.brokers.cluster import ReplicatedCluster, await_true
+from tests.brokers.cluster import NUMBERS, ReplicatedCluster, await_true
 from tests.brokers.faults import Victims, deck_of, wrong
 from tests.brokers.oracle import Reading, evidence_of
 from tests.brokers.runs import Runs
@@ -88,7 +90,7 @@ class ClusterSoak:
     ) -> None:
         """Take them; the writers write."""
         self._on, self._readings, self._writers, self._settings = on, readings, writers, settings
-        self._deck = deck_of(on.dice)
+        self._deck, self._client = deck_of(on.dice), Kafka(settings)
 
     def harm(self, end: float) -> dict[str, int]:
         """Do one harm after the other, and return how often each was done."""
@@ -116,12 +118,26 @@ class ClusterSoak:
         for writer in self._writers:
             writer.pause()
         runs = self._on.runs
-        evidence += self._idleness()
+        evidence += [*self._idleness(), *self._unanswered()]
         codes = [runs.once("librdkafka"), runs.once("librdkafka")]
         if codes != [0, 0]:
             evidence.append(f"the last runs ended with {codes}")
         counts, found = evidence_of(self._readings, self._writers, self._settings)
         return {**counts, "runs": dict(runs.codes), "evidence": [*evidence, *runs.wrong, *found]}
+
+    def _unanswered(self) -> Iterator[str]:
+        """Yield which broker's death a client does not survive that has lived through it all."""
+        for number in NUMBERS:
+            self._client.topics("soak", TOPICS)
+            self._on.cluster.signal(number, signal.SIGKILL)
+            # What is asked of it in its last moment is not answered, and need not be.
+            time.sleep(1)
+            try:
+                self._client.topics("soak", TOPICS)
+            except IngestionError as error:
+                yield f"a client was not answered after the death of broker {number}: {error}"
+            self._on.cluster.start(number)
+            await_true(self._on.cluster.is_whole, seconds=60)
 
     def _idleness(self) -> Iterator[str]:
         """Yield what did not happen since the harm began, without which nothing was shown."""

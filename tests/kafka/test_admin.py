@@ -19,6 +19,8 @@ from oncelake.ingestion.source.librdkafka import _read
 from tests.support.mock_cluster import MockCluster
 
 AT = TopicPartition("t", 0)
+# By Kafka's protocol.
+METADATA = 3
 
 
 class Answers:
@@ -114,6 +116,17 @@ def test_a_leader_of_a_new_epoch_is_asked_under_it(cluster: MockCluster) -> None
     cluster.lead("epochs", 1)
 
     assert kafka.stable_end([at]) == Offsets({at: 1})
+
+
+def test_who_is_the_controller_is_asked_again_and_again(cluster: MockCluster) -> None:
+    """A client that knows no topic would wait for one that has died, and hear of no other."""
+    cluster.send("known", b"a")
+    kafka = Kafka(settings_of(cluster))
+    kafka.cluster_id("known")
+
+    asked = cluster.requests_within(2.5)
+
+    assert asked[METADATA] >= 2
 
 
 @pytest.mark.parametrize("reader", ["records_of", "_read"])
