@@ -51,7 +51,7 @@ test: lint .jars/.tests-fetched ## daily: Check everything: lint, then every tes
 	@$(bin)/pytest tests/ui
 	@$(bin)/pytest $(in_parallel) --ignore tests/ui
 
-test-long: lint .jars/.tests-fetched ## proof: The same with every twin of a test, and every write mode both ways
+test-long: lint .jars/.tests-fetched ## proof: Do as make test, with every twin of a test, and every write mode both ways
 	@$(bin)/pytest tests/ui
 	@LONG=1 $(bin)/pytest $(in_parallel) --ignore tests/ui
 
@@ -68,18 +68,18 @@ film: setup ## release: Record what README's first screen shows: a run is killed
 	@$(bin)/python -m tests.ui.film docs/images/killed.svg
 
 screenshots: export SCREENSHOTS := 1
-screenshots: test-ui ## release: The same, and take the pictures of the docs on the way
+screenshots: test-ui ## release: Do as make test-ui, and take the pictures of the docs on the way
 
-wheel-test: setup ## release: Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too; DIST=dist: that one)
+wheel-test: setup ## release: Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too; DIST=dist: the wheel in there)
 	@FRESH=$(FRESH) DIST=$(DIST) WITH=$(WITH) $(bin)/python -m tests.wheel
 
-quickstart: setup ## release: Only the first commands of docs/embedding.md, timed, and the tutorial (WITH=python3.13 FRESH=1)
+quickstart: setup ## release: Type the first commands of docs/embedding.md in a new environment, timed, and the tutorial (WITH=python3.13 FRESH=1)
 	@FRESH=$(FRESH) DIST=$(DIST) WITH=$(WITH) $(bin)/python -m tests.wheel quickstart
 
-ranges: setup ## release: The same with the oldest packages that the wheel allows, and with the newest
+ranges: setup ## release: Do as make wheel-test, with the oldest packages that the wheel allows, and with the newest
 	@$(bin)/python -m tests.wheel ends
 
-newest-dagster: setup ## release: The same with the newest Dagster there is; where it fails, only warn
+newest-dagster: setup ## release: Do as make wheel-test, with the newest Dagster there is; where it fails, only warn
 	@DIST=$(DIST) $(bin)/python -m tests.wheel newest
 
 # The browser's tests have a process of their own: what drives it leaves an event loop behind, which
@@ -161,7 +161,7 @@ brokers: setup ## proof: Ingest from three brokers that go down, and are cut off
 	@$(bin)/python -m tests.brokers --minutes $(or $(MINUTES),20) --seed $(or $(SEED),1) \
 		$(if $(SINKS),--sinks $(SINKS))
 
-soak-brokers: ## proof: The same for an hour (MINUTES=60)
+soak-brokers: ## proof: Do as make brokers, for an hour (MINUTES=60)
 	@$(MAKE) --no-print-directory brokers MINUTES=$(or $(MINUTES),60)
 
 brokers-versions: setup ## proof: Tell one story to brokers of several versions (VERSIONS="3.9.2 4.4.0")

@@ -606,6 +606,21 @@ class SinkConformance:
         commit(opened(), 6, updated={2: "b"}, deleted=(3,))
         assert rows_in(opened()) == {1: "b", 2: "b", 4: "a"}
 
+    def test_rows_are_deleted_by_their_keys(self, opened: Opener) -> None:
+        """In one commit with its note, which counts them; a key that no row has is none."""
+        begin(opened)
+        commit(opened(), 1, inserted={1: "a", 2: "b", 3: "c"})
+        table = opened()
+        if not isinstance(table, ErasableTable):
+            return
+
+        done = table.delete(keys(1, 3, 9), note(2, kind="truncate"))
+
+        assert rows_in(opened()) == {2: "b"}
+        assert (done.metrics[DELETED], done.metadata) == (2, note(2, kind="truncate"))
+        commit(opened(), 3, inserted={3: "c"})
+        assert rows_in(opened()) == {2: "b", 3: "c"}
+
     def test_what_is_erased_is_gone(self, opened: Opener, tmp_path: Path) -> None:
         """The rows of the key, no other, in one commit with its note; and the bytes of their files.
 

@@ -289,8 +289,12 @@ class SqliteTransaction(Transaction):
         self.connection.execute("COMMIT")
 
     def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
-        """Delete the rows of the keys, and note how many."""
+        """Do as ``delete``, and write zeros in the place of the rows."""
         self.connection.execute("PRAGMA secure_delete = ON")
+        self.delete(keys, metadata)
+
+    def delete(self, keys: pa.Table, metadata: CommitMetadata) -> None:
+        """Delete the rows of the keys, and note how many."""
         gone = self._delete(keys)
         note = (self.seq, metadata.to_json(), 0, 0, gone, time.time_ns() // 1_000_000)
         self.connection.execute(f"INSERT INTO {self.table.kept} VALUES (?, ?, ?, ?, ?, ?)", note)
