@@ -404,6 +404,7 @@ class Kafka:
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> Ends:
         wanted, deadline = tuple(partitions), time.monotonic() + self._timeout
+        failure = None
         while True:
             asked = self._asked(wanted, spec, isolation)
             try:
@@ -412,7 +413,11 @@ class Kafka:
                     for at, answer in asked.items()
                 }
             except DependencyError as error:
-                if code_of(error.__cause__) not in _LEADER_IS_MOVING:
+                code = code_of(error.__cause__)
+                if failure and code == KafkaError._TIMED_OUT:
+                    # What was answered before says more than that the time is over.
+                    raise failure from error
+                if code not in _LEADER_IS_MOVING:
                     raise
                 failure = error
             else:
