@@ -370,11 +370,10 @@ class Kafka:
         """Ask a broker; another one where it ends meanwhile: this request does not survive that."""
         deadline = time.monotonic() + self._timeout
         while True:
-            left = deadline - time.monotonic()
             try:
-                return self._admin.list_topics(topic, timeout=max(left, 0.1))
+                return self._admin.list_topics(topic, timeout=deadline - time.monotonic())
             except KafkaException as error:
-                if code_of(error) != KafkaError._TRANSPORT or left < 0:
+                if code_of(error) != KafkaError._TRANSPORT or time.monotonic() >= deadline:
                     self._admin.poll(0)
                     raise unreachable(self._settings, error, self._heard) from error
 

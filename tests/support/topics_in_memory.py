@@ -165,7 +165,7 @@ class _Client:
             )
             for name in names
         }
-        return SimpleNamespace(topics=found)
+        return SimpleNamespace(topics=found, cluster_id=self._cluster.id)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return topics with their partitions."""
