@@ -259,9 +259,12 @@ def test_a_refresh_keeps_a_state_that_it_cannot_read(refreshed: Refreshed) -> No
 
 
 @pytest.mark.kafka
-def test_a_refresh_without_kafka_keeps_the_state(refreshed: Refreshed) -> None:
+def test_a_refresh_without_kafka_keeps_the_state(
+    refreshed: Refreshed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It fails, and whoever loads the state knows what was known."""
     before = refreshed.at.read_text()
+    monkeypatch.setenv("ONCELAKE_KAFKA_TIMEOUT_SECONDS", "3")
 
     with pytest.raises(DependencyError):
         refreshed.refresh(kafka="127.0.0.1:1")
@@ -274,6 +277,7 @@ def test_a_state_that_is_refreshed_at_each_load_needs_kafka(
 ) -> None:
     """`refresh_if_dev` asks at once, in `dagster dev` and `dg`; without it nobody does."""
     monkeypatch.setenv("DAGSTER_IS_DEV_CLI", "1")
+    monkeypatch.setenv("ONCELAKE_KAFKA_TIMEOUT_SECONDS", "3")
     project.declare(shop=SHOP.format(topic="t"), orders=ORDERS)
     without = graph_of(project)
 

@@ -20,6 +20,7 @@ from oncelake.ingestion.verify.decode import avro as proof_avro
 from oncelake.ingestion.verify.decode import coerce
 from oncelake.ingestion.verify.decode import protobuf as proof_protobuf
 from tests.support.decoding import decoded, disagreements, opened
+from tests.support.long import IS_LONG
 from tests.support.protobuf import Compiled
 from tests.support.registry import framed
 
@@ -95,7 +96,7 @@ def damaged(payload: bytes, damage: list[tuple[int, int]], cut: int) -> bytes:
     return bytes(changed[: len(changed) - cut] if cut else changed)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400 if IS_LONG else 100, deadline=None)
 @given(row=ROWS, damage=DAMAGE, cut=st.sampled_from([0, 0, 0, 1, 3]))
 def test_avro_is_read_alike(avro_readers: tuple[Any, Any], row: Any, damage: Any, cut: int) -> None:
     """What one reader takes the other takes, as the same row; what one refuses, so does the other.
@@ -115,7 +116,7 @@ def test_avro_is_read_alike(avro_readers: tuple[Any, Any], row: Any, damage: Any
     assert values_equal(engine, proof) or (engine is not None and proof is None and damage)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400 if IS_LONG else 100, deadline=None)
 @given(row=ROWS, total=st.integers(0, 2**32 - 1), damage=DAMAGE, cut=st.sampled_from([0, 0, 1, 3]))
 def test_protobuf_is_read_alike(
     proto_readers: tuple[Any, Any], row: Any, total: int, damage: Any, cut: int

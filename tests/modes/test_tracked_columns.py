@@ -105,7 +105,7 @@ ON_SPARK = pytest.param("delta", "spark", marks=[pytest.mark.spark, pytest.mark.
 
 @pytest.mark.parametrize(
     ("sink", "engine"),
-    [("delta", "local"), ON_SPARK, *twins(("iceberg", "local"), ("postgres", "local"))],
+    [("delta", "local"), *twins(ON_SPARK, ("iceberg", "local"), ("postgres", "local"))],
 )
 @pytest.mark.parametrize("seed", range(6 if IS_LONG else 1))
 def test_the_history_is_that_of_all_records_wherever_they_are_cut(

@@ -19,6 +19,7 @@ from oncelake.ingestion.operations.publish import publish_or_accept
 from oncelake.ingestion.recovery.withheld import waiting_batch
 from tests.operations.test_routes import TABLES, Shop, record
 from tests.support.gate import publish, waiting, withheld_by
+from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World, changed, row
 
@@ -26,9 +27,12 @@ CHECKED = {"publish": "checked"}
 NAMED = {"named": {"rule": "name IS NOT NULL", "on_miss": "refuse"}}
 
 
-@pytest.fixture(
-    params=["local", pytest.param("spark", marks=[pytest.mark.kafka, pytest.mark.spark])]
-)
+ON_SPARK = pytest.param("spark", marks=[pytest.mark.kafka, pytest.mark.spark])
+# What the engine decides is the same; what is judged of it, and how, is tried with both elsewhere.
+mostly_local = pytest.mark.parametrize("judged", ["local", *twins(ON_SPARK)], indirect=True)
+
+
+@pytest.fixture(params=["local", ON_SPARK])
 def judged(world: World, request: pytest.FixtureRequest) -> World:
     """A stream whose batches are decided by either engine."""
     world.settings = changed(world.settings, merge_engine=request.param)
@@ -65,6 +69,7 @@ def test_a_batch_that_misses_a_rule_is_not_there_and_waits(judged: World) -> Non
     assert not find_problems(judged)
 
 
+@mostly_local
 @pytest.mark.parametrize(
     "fields", [{}, {"apply_as_deletes": "name = 'gone'"}], ids=["plain", "deletes"]
 )
@@ -113,6 +118,7 @@ def test_what_misses_a_rule_goes_to_quarantine_and_is_sent_in_when_it_changes(
     assert not find_problems(judged)
 
 
+@mostly_local
 def test_a_rule_that_warns_is_counted_and_keeps_nothing_back(judged: World) -> None:
     """The row is there, and the note of its batch says how many missed."""
     judged.declare(expect={"named": "name IS NOT NULL", "late": "at > 5"})
@@ -328,6 +334,7 @@ def test_an_acceptance_is_not_taken_for_another(world: World) -> None:
     assert world.rows() == [row(1, "a"), row(3, "c")]
 
 
+@mostly_local
 def test_rules_of_one_text_are_two_rules(judged: World) -> None:
     """Each has its own count, and each its own name."""
     judged.declare(expect={"one": "id > 1", "other": "id>1"})

@@ -58,7 +58,7 @@ def columns_of(world: World) -> list[str]:
     return DeltaTable(str(world.paths.data)).metadata().partition_columns
 
 
-@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("vectors", [True, *twins(False)])
 @pytest.mark.parametrize(("layout", "mode"), pairs_of(LAYOUTS))
 @pytest.mark.parametrize("seed", range(4 if IS_LONG else 1))
 def test_every_layout_holds_in_every_mode(

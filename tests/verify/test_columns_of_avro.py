@@ -94,7 +94,7 @@ def without_maps(columns: str, name: str) -> list[str]:
     return [] if "MAP<" in columns else [f"{name} {columns}"]
 
 
-@examples(max_examples=300 if IS_LONG else 30, **QUIETLY)
+@examples(max_examples=300 if IS_LONG else 15, **QUIETLY)
 @given(seed=st.integers(0, 2**32), extra_fields=st.sampled_from(["ignore", "reject"]))
 def test_flat_records_are_read_as_the_rule_reads_them(
     registry: SmallRegistry, seed: int, extra_fields: str
@@ -107,7 +107,7 @@ def test_flat_records_are_read_as_the_rule_reads_them(
     decided(registry.settings, stream(ddl, extra_fields=extra_fields), values)
 
 
-@examples(max_examples=600 if IS_LONG else 60, **QUIETLY)
+@examples(max_examples=600 if IS_LONG else 30, **QUIETLY)
 @given(seed=st.integers(0, 2**32))
 def test_nested_records_are_read_as_the_rule_reads_them(registry: SmallRegistry, seed: int) -> None:
     """Records, arrays, maps and unions, several schemas in a batch."""
