@@ -185,7 +185,8 @@ class History:
     def _is_unknown(self, holder: Row, after: Row) -> bool:
         """Tell a row that a table does not have, and not for a route that its delete tells."""
         declared = self.setup.declared
-        tables = [table for table in declared.tables if declared.has(table, after)]
+        # One that ``where`` leaves out may come to meet it under its new key.
+        tables = [each for each in declared.tables if each.where or declared.has(each, after)]
         owner = declared.table_of(holder)
         is_told = holder.state is not None and self.setup.source.identity == "full"
         # A batch knows all of its own rows, whoever has them.
