@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from oncelake.ingestion.declaration.modes import COORDINATES, CURRENT, DELETED_COLUMN
+from oncelake.ingestion.delta.files import is_delta
 from oncelake.ingestion.modes import sql
 from oncelake.ingestion.modes.engines.engine import Engine
 from oncelake.ingestion.modes.mode import Target
@@ -26,6 +27,7 @@ from oncelake.ingestion.modes.tombstones import CONTEST, define_contests, define
 from oncelake.ingestion.pipeline.columns import DELETED_ELSEWHERE
 from oncelake.ingestion.pipeline.counts import is_first_row
 from oncelake.ingestion.pipeline.erased import at_places, redefine
+from oncelake.ingestion.pipeline.truncates import IS_TRUNCATE
 
 _CHANGES: Final = "_disposition = 'delete' OR (_disposition = 'row' AND _moves)"
 # What contests remember: a row that was moved upon, that it has left, and that a delete waits.
@@ -61,17 +63,21 @@ class _Outcomes:
 
 
 class _Row(NamedTuple):
-    """The columns by which rows of one key are told apart.
+    """What tells rows of one key apart.
 
     Attributes:
         sequence: Those of the order.
         columns: All that are declared.
+        of_row: Those that rows may differ in, beside the time of a change.
         told_by: Those by which the record of a change tells its row.
+        is_behind: Whether a truncate has waited, so that the source may have no row of these.
     """
 
     sequence: Sequence[str]
     columns: Sequence[str]
+    of_row: Sequence[str]
     told_by: Sequence[str]
+    is_behind: bool
 
 
 def settle_contested_keys(target: Target) -> Target:
@@ -100,9 +106,11 @@ def _settle_moves(target: Target) -> Target:
         return target
     place = partial(_place, spec.order_columns, by_time=spec.mode == "scd2")
     fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
+    of_row = [name for name in spec.types if name not in fixed]
     # What ``where`` leaves out has no more.
     told_by = spec.leaving_columns if spec.leaves_by_where else spec.types
-    row = _Row(spec.sequence_by, [*spec.types], [name for name in told_by if name not in fixed])
+    told = [name for name in of_row if name in told_by]
+    row = _Row(spec.sequence_by, [*spec.types], of_row, told, _has_truncate(target))
     ordered = [sorted(line, key=place) for line in lines.values()]
     outcomes = _settled(row, ordered, _of_others(engine))
     if outcomes.spared:
@@ -230,6 +238,16 @@ def _settled(row: _Row, lines: Sequence[list[Event]], others: Collection[_At]) -
         waiting |= {_at(event): why for event, why in outcomes.unknown}
 
 
+def _has_truncate(target: Target) -> bool:
+    """Tell whether a truncate was put aside, with this batch or an earlier one."""
+    engine, path = target.engine, target.paths.quarantine
+    truncates = f"SELECT 1 AS a FROM batch WHERE {IS_TRUNCATE}"
+    if is_delta(path):
+        engine.open_table("put_aside", path)
+        truncates += " UNION ALL SELECT 1 AS a FROM put_aside WHERE reason = 'truncate'"
+    return bool(engine.rows(f"SELECT a FROM ({truncates}) t LIMIT 1"))
+
+
 def _of_others(engine: Engine) -> set[_At]:
     """Return the places of records whose own row is none of this table's: they never wait."""
     is_first = is_first_row("b")
@@ -257,15 +275,15 @@ class _Walk:
 
     def __init__(self, row: _Row, outcomes: _Outcomes, of_others: Collection[_At]) -> None:
         self._outcomes, self._of_others = outcomes, of_others
-        self._sequence, self._columns, self._told_by = row
+        self._sequence, self._columns, self._of_row, self._told_by, _ = row
         self._there: Event | None = None
         # Rows that another has moved upon.
         self._others: list[Event] = []
         self._moved_at: list[_At] = []
         # Rows that have left, each with the order of the record by which.
         self._left: list[tuple[_At, Event]] = []
-        # Whether a delete waits, so that it is unknown how many rows are left.
-        self._is_open = False
+        # Whether a delete waits, or a truncate has, so that it is unknown how many rows are left.
+        self._is_open = row.is_behind
         self._is_spared = False
 
     def go(self, events: Iterable[Event], waiting: Collection[_At]) -> None:
@@ -392,7 +410,7 @@ class _Walk:
         return tuple(event[name] for name in self._sequence)
 
     def _is_same(self, one: Event, other: Event) -> bool:
-        return all(one[name] == other[name] for name in self._told_by)
+        return all(one[name] == other[name] for name in self._of_row)
 
     def _are_alike(self, rows: Sequence[Event]) -> bool:
         return bool(rows) and all(self._is_same(rows[0], row) for row in rows)

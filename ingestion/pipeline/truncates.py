@@ -28,7 +28,7 @@ from oncelake.ingestion.storage.failpoints import Failpoint, hit
 from oncelake.ingestion.tables.commit_metadata import CommitMetadata
 from oncelake.ingestion.tables.table import ErasableTable
 
-_IS_TRUNCATE: Final = "_disposition = 'quarantined' AND _reason = 'truncate'"
+IS_TRUNCATE: Final = "_disposition = 'quarantined' AND _reason = 'truncate'"
 
 
 def take_truncates(engine: Engine, spec: StreamSpec) -> Offsets:
@@ -37,10 +37,10 @@ def take_truncates(engine: Engine, spec: StreamSpec) -> Offsets:
         return Offsets()
     rows = engine.rows(
         'SELECT _topic, _partition, max(_offset) AS "last" FROM batch '
-        f"WHERE {_IS_TRUNCATE} GROUP BY _topic, _partition"
+        f"WHERE {IS_TRUNCATE} GROUP BY _topic, _partition"
     )
     if rows:
-        redefine(engine, _IS_TRUNCATE, _disposition="'ignored'", _reason="CAST(NULL AS STRING)")
+        redefine(engine, IS_TRUNCATE, _disposition="'ignored'", _reason="CAST(NULL AS STRING)")
     return Offsets({TopicPartition(row["_topic"], row["_partition"]): row["last"] for row in rows})
 
 

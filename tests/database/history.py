@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.database.database import Alteration, Change, Database, Row, Statement
-from tests.database.declared import CONDITIONS, Setup
+from tests.database.declared import CONDITIONS, UNCUT, Setup
 
 # A session has its own keys, so that several play at once in one topic.
 KEYS_OF_A_SESSION: Final = 10
-# Offsets a batch, by which no history is cut.
-_UNCUT: Final = 1000
 # What a history may have that has a rule of its own in the docs.
 FEATURES: Final = (
     "a change of route",
@@ -22,6 +20,7 @@ FEATURES: Final = (
     "a truncate of several tables",
     "a key that is taken over",
     "a key that is taken over by its like",
+    "a key that is taken over by its like from the same key",
     "a key that is taken over by a new row",
     "a row of nulls that leaves a key to another",
     "a key that a row of another table passes",
@@ -132,6 +131,8 @@ class History:
             yield "a field within a column of Iceberg"
         for change in _changes(step, database):
             yield from self._features(change)
+            if self._repeats(change, database.log):
+                yield "a key that is taken over by its like from the same key"
 
     def _features(self, change: Change) -> Iterator[str]:
         declared, source = self.setup.declared, self.setup.source
@@ -170,14 +171,26 @@ class History:
         if self._is_unknown(holder, change.after):
             yield "a key that is taken over from a row of no table"
 
+    def _repeats(self, change: Change, log: Sequence[Change]) -> bool:
+        """Tell a move that says the same as that of the row which has its new key."""
+        after, holder = change.after, change.holder
+        if not (change.is_move and after and holder and change.before):
+            return False
+        earlier = (c for c in reversed(log) if c.number < change.number and c.after)
+        newest = next((c for c in earlier if c.after and c.after.key == after.key), None)
+        is_alike = self.setup.expected(after) == self.setup.expected(holder)
+        came_from = newest.before.key if newest and newest.is_move and newest.before else None
+        return is_alike and came_from == change.before.key
+
     def _is_unknown(self, holder: Row, after: Row) -> bool:
         """Tell a row that a table does not have, and not for a route that its delete tells."""
         declared = self.setup.declared
-        tables = [table for table in declared.tables if declared.has(table, after)]
+        # One that ``where`` leaves out may come to meet it under its new key.
+        tables = [each for each in declared.tables if each.where or declared.has(each, after)]
         owner = declared.table_of(holder)
         is_told = holder.state is not None and self.setup.source.identity == "full"
         # A batch knows all of its own rows, whoever has them.
-        is_cut = declared.limit < _UNCUT or any(isinstance(each, ReadAll) for each in self.steps)
+        is_cut = declared.limit < UNCUT or any(isinstance(each, ReadAll) for each in self.steps)
         is_silent = not is_told and (owner is None or (declared.is_routed and is_cut))
         return any(not declared.has(t, holder) and (is_silent or owner == t.name) for t in tables)
 

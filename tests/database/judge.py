@@ -460,8 +460,6 @@ def _is_untold(play: Play, table: Table, change: Change) -> bool:
         return False
     spec = play.stream(table)
     known = as_of_its_table(spec, play.paths(table)).types.keys() - {*source.keys}
-    # What ``where`` leaves out has none that ``select`` computes.
-    known -= {*spec.select} if spec.leaves_by_where else set()
     told, there, pushed = (
         {n: v for n, v in source.image(each, change.altered).items() if n in known}
         for each in (row, newest.after, newest.holder or newest.after)
@@ -471,7 +469,10 @@ def _is_untold(play: Play, table: Table, change: Change) -> bool:
     if newest.op == "u" and not newest.is_move:
         # The other row's update has taken the place of this one.
         return True
-    return told != there and all(there[name] == value for name, value in told.items() if value)
+    # What ``where`` leaves out tells nothing that ``select`` computes.
+    untold = {*spec.select} if spec.leaves_by_where else set()
+    tells = (name for name, value in told.items() if value and name not in untold)
+    return told != there and all(there[name] == told[name] for name in tells)
 
 
 def _newest(play: Play, change: Change) -> Change | None:
@@ -507,19 +508,17 @@ def _explained(play: Play, table: Table) -> set[int]:
 
 
 def _left_behind(play: Play, waits: Change) -> set[int]:
-    """Return the keys that a row has left since, one of whose moves waits.
+    """Return the keys that a row has left since, one of whose moves waits, or has had all along.
 
     The table does not have it there, so that its delete takes the row which has the key.
     """
-    later = (each for each in play.connector.changes if each.number > waits.number)
-    return {
-        change.leaves
-        for change in later
-        if change.leaves is not None
-        and change.before is not None
-        and waits.after is not None
-        and change.before.identity == waits.after.identity
-    }
+    assert waits.after is not None, "it has another key"
+    row = waits.after.identity
+    later = [each for each in play.connector.changes if each.number > waits.number]
+    own = (change for change in later if change.before and change.before.identity == row)
+    keys = {change.leaves for change in own if change.leaves is not None}
+    is_told = any(change.after is not None and change.after.identity == row for change in later)
+    return keys if is_told else keys | {waits.after.key}
 
 
 def _inherited(play: Play, waits: Change) -> set[int]:

@@ -287,6 +287,28 @@ FOUND: Final[Mapping[str, History]] = {
         is_ordered=True,
         source=Source(identity="default"),
     ),
+    # The source has nothing left of the row that is like the one which goes.
+    **{
+        f"a row like one that a waiting truncate has left, {limit} at once": of(
+            *(put(2), Truncate(), put(1), Transaction((Put(4, (("n", 1),)),)), moves((4, 2))),
+            Transaction((Move(1, 2), Delete(1))),
+            is_ordered=is_ordered,
+            limit=limit,
+        )
+        for limit, is_ordered in ((32, True), (1, True), (16, False))
+    },
+    "a row that differs from another in what is computed alone": of(
+        *(put(1), put(2, v="b"), Transaction((Move(2, 1), Move(2, 3)))),
+        tables=OPEN,
+        computes=True,
+    ),
+    "a row that has moved on where a waiting move has brought another": of(
+        Transaction((Put(1, ()), Put(2, (("v", "a"),)), Put(3, (("n", 1),)))),
+        *(Transaction((Move(2, 1), Delete(2))), moves((3, 4), (1, 3)), moves((4, 3), (4, 1))),
+        source=KEYS_ONLY,
+        is_ordered=True,
+        limit=2,
+    ),
     # The new row's partition is read before that of the old row's last value.
     "a large value that moves to another partition": of(
         Transaction((Put(3, ()), Put(2, ()), Put(4, ()))),

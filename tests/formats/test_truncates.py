@@ -195,6 +195,31 @@ def test_deletes_from_before_it_mean_nothing(
     assert find_problems(table) == ()
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("is_divided", [True, False], ids=["batches", "one batch"])
+def test_a_row_like_one_from_before_waits_to_leave_its_key(
+    table: World, engine: str, *, is_divided: bool
+) -> None:
+    """The table alone may have the one from before. The record waits on when that is redriven."""
+    table.settings = table.settings.model_copy(update={"merge_engine": engine})
+    table.declare(format={"type": "debezium"}, quarantine_rate={"stop_above": 1})
+    moved = {"op": "u", "before": row(1, "n2"), "after": row(2, "n2")}
+    made = {"op": "c", "before": None, "after": row(1, "n2")}
+    for each in [*created(2), TRUNCATE, made, moved, deleted(2), *created(3)]:
+        table.send(each)
+        if is_divided:
+            table.run()
+    table.run()
+
+    assert [each["reason"] for each in table.quarantined()] == ["truncate", "moved_key"]
+    assert ids(table) == [2, 3]
+    assert find_problems(table) == ()
+    table.declare(format=APPLY)
+    assert redrive(table).waiting == 2
+    assert prove(table).differences == ()
+    assert [each["reason"] for each in table.quarantined()] == ["truncate", "moved_key"]
+
+
 def test_one_that_waited_in_quarantine_is_applied_where_it_was(table: World) -> None:
     """Rows that a later record has written stay."""
     table.declare(format={"type": "debezium"}, quarantine_rate={"stop_above": 1})

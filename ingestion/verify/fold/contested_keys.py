@@ -74,11 +74,12 @@ class ContestedKeys:
         # Deletes of earlier batches.
         self._gone: set[_Name] = set()
         self._order = slice(1, 1 + len(spec.sequence_by))
-        self._by_time = spec.mode == "scd2"
+        self._by_time, self._is_behind = spec.mode == "scd2", False
         fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
         self._width = len(spec.types)
+        self._of_row = [i for i, n in enumerate(spec.types) if n not in fixed]
         told = spec.leaving_columns if spec.leaves_by_where else spec.types
-        self._told = [i for i, n in enumerate(spec.types) if n in told and n not in fixed]
+        self._told = {i for i, n in enumerate(spec.types) if n in told}
 
     def take(self, changes: Sequence[RowChange]) -> None:
         """Keep changes until the batch is whole."""
@@ -92,8 +93,12 @@ class ContestedKeys:
             if erased.truncate or erased.is_key(key):
                 del self._contests[key]
 
-    def settle(self) -> tuple[Settled, Iterator[list[RowChange]]]:
-        """Decide about the moves; return what became of them, and all changes that are left."""
+    def settle(self, *, is_behind: bool) -> tuple[Settled, Iterator[list[RowChange]]]:
+        """Decide about the moves; return what became of them, and all changes that are left.
+
+        The table ``is_behind`` the source where a truncate has waited: any row may be gone there.
+        """
+        self._is_behind = is_behind
         lines = self._lines()
         waiting: dict[_At, tuple[Record, str]] = {}
         while True:
@@ -217,7 +222,7 @@ class ContestedKeys:
     def _row(self, change: RowChange) -> Row:
         values = change.mover if change.is_left else change.row
         assert values is not None, "it has a row, in this table or another"
-        return self._told_of(values)
+        return tuple(values[i] for i in self._of_row)
 
     def _is_contested(self, contest: Contest, change: RowChange) -> bool:
         return bool(self._pushed(contest, change)) or self._is_repeated(contest, change)
@@ -258,14 +263,15 @@ class ContestedKeys:
             rows = meant
         # The newest row alone would stay, or none at all.
         may_be_newest = there is not None and rows[0] == self._row(there)
-        if rows[0] not in pushed or (contest.is_doubtful and may_be_newest):
+        may_be_none = contest.is_doubtful or self._is_behind
+        if rows[0] not in pushed or (may_be_none and may_be_newest):
             return False
         del contest.pushed[[row for _, row in contest.pushed].index(rows[0])]
         contest.departures.append((moment or change.place, rows[0]))
         return True
 
     def _told_of(self, row: Row) -> Row:
-        return tuple(row[i] for i in self._told)
+        return tuple(row[i] if i in self._told else None for i in self._of_row)
 
     def _arrives(self, change: RowChange) -> bool:
         return not change.is_delete or (change.is_left and not change.is_gone)

@@ -112,7 +112,8 @@ class Fold:
             recount.extra["schema_unknown"] = self._redrives.lacked_schema[batch.seq]
         self._notice_thinning(batch, recount)
         if self._contested is not None:
-            settled, left = self._contested.settle()
+            is_behind = self._redrives.has_truncate(batch.seq)
+            settled, left = self._contested.settle(is_behind=is_behind)
             self._count_settled(settled, batch.seq, recount)
             self._kept.know_no_ends(settled.no_ends)
             for changes in left:

@@ -11,6 +11,7 @@ verdict says so.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -75,6 +76,8 @@ class Redrives:
         # Records in quarantine whose schema was unknown, by the batch that read them.
         self.lacked_schema: Counter[int] = Counter()
         self._is_empty = True
+        # The first batch that put a truncate aside.
+        self._truncated = sys.maxsize
         # Where the quarantined records are.
         self.places: list[tuple[TopicPartition, int]] = []
 
@@ -94,6 +97,8 @@ class Redrives:
                     yield Difference("quarantine", what, *at, seq=seq)
                     mark = None
                 self._marks.update([mark] if mark is not None else [])
+                if row["reason"] == "truncate":
+                    self._truncated = min(seq, self._truncated)
                 if self.coverage.epoch_of(seq) == self.coverage.epoch:
                     by_today = (row["declaration"], row["engine_version"]) == self._today
                     by_today = by_today and not _lacked_a_schema(row)
@@ -191,6 +196,10 @@ class Redrives:
         """Tell whether the quarantine holds a record that no redrive has sent in."""
         entry = self._entry(record)
         return entry is not None and entry.redriven_seq is None
+
+    def has_truncate(self, seq: int) -> bool:
+        """Tell whether a truncate had been put aside when a batch was written."""
+        return self._truncated <= seq
 
     def waits_for_its_key(self, record: Record) -> bool:
         """Tell whether a record waits since it is unknown which row has left its key."""
