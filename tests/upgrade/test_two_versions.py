@@ -197,11 +197,12 @@ def test_what_reads_nothing_that_has_a_format_is_not_refused(
     commit_as_newer(world)
     before = contents(world)
     world.set_environment(monkeypatch)
-    of_table = ("--table", str(world.paths.data), "--topic", world.topic, "--keys", "id")
+    file = world.settings.streams / f"{world.name}.yaml"
+    of_both = ("--table", str(world.paths.data), "--file", str(file), "--ignore-unreadable", "1")
 
     ended = [
         *(oncelake(*words, world.name) for words in (("archive", "list"), ("unlock",), ("batch",))),
-        oncelake("audit", *of_table, "--ignore-unreadable", "1"),
+        oncelake("audit", *of_both),
     ]
 
     assert [each.exit_code for each in ended] == [0, 0, 0, 0], [each.output for each in ended]

@@ -45,6 +45,7 @@ MADE_NOW = Path("made now")
 # What ``make test`` tries of each release; the others wait for ``make test-long``.
 TRIED = {
     *("delta_prepared", "delta_rebuild_swap_cleared"),
+    *("delta_aggregate", "delta_gate", "delta_adopted"),
     *("iceberg_rebuild_committed", "postgres_committed", "kafka_committed"),
 }
 
