@@ -178,7 +178,9 @@ def test_an_older_version_is_refused_on_a_commit_that_the_ledger_lacks(
     before = contents(world)
     world.set_environment(monkeypatch)
 
-    ended = {words: type_command(world, words) for words in COMMANDS}
+    # What follows a stream, runs it.
+    typed = [words for words in COMMANDS if words[0] != "follow"]
+    ended = {words: type_command(world, words) for words in typed}
 
     not_refused = {words[0]: each.exit_code for words, each in ended.items() if each.exit_code != 3}
     # One looks at the ledger alone, the other reports what it finds.

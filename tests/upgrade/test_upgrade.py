@@ -44,8 +44,7 @@ WHOLE = ("_append", "_scd2", "_aggregate", "_gate", "_adopted", "_prepared")
 MADE_NOW = Path("made now")
 # What ``make test`` tries of each release; the others wait for ``make test-long``.
 TRIED = {
-    *("delta_prepared", "delta_rebuild_swap_cleared"),
-    *("delta_aggregate", "delta_gate", "delta_adopted"),
+    *("delta_gate", "delta_rebuild_swap_cleared"),
     *("iceberg_rebuild_committed", "postgres_committed", "kafka_committed"),
 }
 
@@ -188,7 +187,6 @@ def _redrive(world: World) -> None:
     is_folded = world.spec.mode == "aggregate"
     sent = {"id": 5, "records": 2, "newest": 7} if is_folded else {**WAITING, "at": 7, "note": None}
     assert sent in _rows(world)
-    assert find_problems(world) == ()
 
 
 def _read_on(world: World) -> None:
