@@ -13,7 +13,7 @@ from oncelake.ingestion.delta.integrity import translate_read_errors
 from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
 from oncelake.ingestion.lake.archive import Archived, archived, swap_tables
-from oncelake.ingestion.lake.ledger import Ledger
+from oncelake.ingestion.lake.ledger import Ledger, known_paths, refuse_newer_table
 from oncelake.ingestion.lake.lock import held, refuse_lost_lease
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.operations.status.status import known_waiting
@@ -102,10 +102,11 @@ def prune(
         StreamLockedError: a run holds the stream.
     """
     paths = StreamPaths.of(stream, settings)
-    named = {entry: _find(paths, entry) for entry in entries}
     # Oldest first: a newer one alone may tell that a key was erased which an older one holds.
-    chosen = sorted(named.values(), key=lambda each: each.at)
+    chosen = sorted({e: _find(paths, e) for e in entries}.values(), key=lambda each: each.at)
     with held(paths, run_id):
+        # What a newer version keeps an entry for is not known here; its ledger row may be to come.
+        refuse_newer_table(known_paths(stream, settings, None))
         end_half_done(paths)
         _refuse_to_forget_erasures(paths, chosen)
         still_held = partial(refuse_lost_lease, paths)
@@ -205,8 +206,7 @@ def _may_be_in(entry: Archived, erased: Mapping[Any, dt.datetime], paths: Stream
     mine: Mapping[Any, dt.datetime] = {}
     with suppress(DamagedTableError):
         mine = _erasures(entry.path, paths)
-    since = entry.at - _CLOCKS_APART
-    return any(at > since and each not in mine for each, at in erased.items())
+    return any(at > entry.at - _CLOCKS_APART and each not in mine for each, at in erased.items())
 
 
 def _known_erasures(entry: Archived, paths: StreamPaths) -> dict[Any, dt.datetime]:
