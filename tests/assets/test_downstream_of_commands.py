@@ -35,7 +35,8 @@ class Team:
     """A Dagster with the sensor of a real stream, and an asset behind that."""
 
     def __init__(self, world: World, instance: dg.DagsterInstance) -> None:
-        self.world, self.instance, self.cursor = world, instance, None
+        self.world, self.instance = world, instance
+        self.cursor: Any = None
         self.declare()
         # It has seen that nothing has run yet.
         self.started()

@@ -143,7 +143,7 @@ def test_a_new_topic_whose_leader_tells_of_an_early_end_keeps_back_no_other(
         cluster.send("pattern_new", *values[3:])
 
     ranges = [Range(topic=topic, partition=0, start=0, end=5) for topic in topics]
-    batches: list[list[tuple[str, bytes]]] = []
+    batches: list[list[tuple[Any, ...]]] = []
     threading.Timer(0.7, elect).start()
 
     def take(records: pa.Table, planned: Sequence[Range]) -> None:
