@@ -12,11 +12,16 @@ def when_new_and_green() -> dg.AutomationCondition[Any]:
     """Return the condition that an asset is run once the streams it reads have new, checked rows.
 
     Dagster's own ``eager`` also starts behind a red check, behind a run that found nothing, and
-    together with a stream that is requested and may find nothing. New rows whose checks are red
-    wait until the checks are green.
+    together with a stream that is requested and may find nothing; and it passes over rows that come
+    while the asset is requested or executed. New rows whose checks are red wait until the checks
+    are green.
     """
     condition = dg.AutomationCondition
-    new = condition.data_version_changed() & ~condition.executed_with_root_target()
-    behind = condition.eager().replace("any_deps_updated", condition.any_deps_match(new))
-    green = condition.all_deps_blocking_checks_passed()
-    return (behind & green).with_label("when_new_and_green")
+    passed = condition.all_checks_match(condition.check_passed(), blocking_only=True)
+    # A run of both has executed the target, too, unless a red check held it back.
+    is_elsewhere = ~(condition.executed_with_root_target() & passed)
+    new = condition.any_deps_match(condition.data_version_changed() & is_elsewhere)
+    # Only a request is behind what was new before it; what its tick finds may not have been read.
+    handled = (condition.newly_requested() & ~new) | condition.initial_evaluation()
+    behind = condition.eager().replace("any_deps_updated", new).replace("handled", handled)
+    return (behind & condition.all_deps_blocking_checks_passed()).with_label("when_new_and_green")

@@ -78,10 +78,7 @@ def translate_errors(about: str, *, if_interrupted: str = _GOES_ON) -> Iterator[
 
 def metadata_of_failure(error: Exception) -> dict[str, str]:
     """Return what Dagster shows of an error beside its text: its name, and what to do next."""
-    return {
-        "error": type(error).__name__,
-        "next": getattr(error, "remedy", "see the description"),
-    }
+    return {"error": type(error).__name__, "next": getattr(error, "remedy", "see the description")}
 
 
 def as_markdown(text: str) -> str:

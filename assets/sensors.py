@@ -1,7 +1,8 @@
 """The sensors and schedules of streams: one sensor for all, or a schedule where one is declared.
 
 The sensor asks for a run of each stream of which Kafka holds records that its table has not read,
-or whose last run died behind its commit, whose ledger row and checks are still to come.
+or whose last run died behind its commit, whose ledger row and checks are still to come, or whose
+last batch no materialization reports, since a command has committed it.
 
 It asks tables and Kafka itself, without Spark, and starts nothing that could not go through, but
 for one run where a person must decide, so that its refusal is told. So it depends neither on a
@@ -11,6 +12,7 @@ where nothing new comes for long, a run that finds nothing says that the table i
 """
 
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +40,7 @@ from oncelake.resources.part import settings_of
 
 if TYPE_CHECKING:
     from oncelake.ingestion.kafka.transactions import Stall
+    from oncelake.ingestion.recovery.position import Position
 
 # A few requests to Kafka must fit into the minute that Dagster gives a tick.
 _MOST_SECONDS: Final = 10.0
@@ -211,17 +214,28 @@ class _Watch:
         for each in due:
             lag = lags.get(each.name)
             if lag is None or any(lag.values()):
-                unread = sum((lag or {}).values())
-                yield run_of(each.name, self._translation, unread=unread)
+                yield run_of(each.name, self._translation, unread=sum((lag or {}).values()))
             elif each.spec is not None:
                 quiet.append(each.spec)
-        stale = set(_soon_stale(instance, quiet, self._translation))
-        yield from (run_of(name, self._translation) for name in stale)
+        untold = set(self._untold(instance, quiet))
+        yield from (run_of(name, self._translation) for name in untold)
         with suppress(DependencyError):
             # A later tick finds what this one could not ask for.
-            untold = {spec.name: lags[spec.name] for spec in quiet if spec.name not in stale}
-            for name, stalls in self._lags.stalls(untold).items():
+            left = {spec.name: lags[spec.name] for spec in quiet if spec.name not in untold}
+            for name, stalls in self._lags.stalls(left).items():
                 yield _report_of(instance, name, stalls, self._translation)
+
+    def _untold(self, instance: dg.DagsterInstance, specs: Iterable[StreamSpec]) -> Iterator[str]:
+        """Yield the streams whose last materialization is of an earlier batch, or soon stale.
+
+        A redrive, a rewind or an erase commits without a new record. And Dagster's freshness policy
+        sees only materializations, so a run that finds nothing makes one.
+        """
+        watched = {self._translation.key(spec.name): spec for spec in specs}
+        for entry in (each.asset_entry for each in instance.get_asset_records([*watched])):
+            spec, last = watched[entry.asset_key], entry.last_materialization
+            if last is not None and not _is_current(last, spec, self._lags.position(spec)):
+                yield spec.name
 
 
 def _is_gone(declared: DeclaredStream) -> str:
@@ -253,18 +267,11 @@ def _observations(lags: Lags, cursor: str | None, translation: Translation) -> d
     return {"asset_events": events, "cursor": json.dumps(seen)}
 
 
-def _soon_stale(
-    instance: dg.DagsterInstance, specs: Iterable[StreamSpec], translation: Translation
-) -> Iterator[str]:
-    """Yield the streams that Dagster would soon mark as stale only because nothing new has come.
-
-    Its freshness policy sees only materializations, so a run that finds nothing makes one.
-    """
-    watched = {translation.key(spec.name): spec for spec in specs if spec.freshness_minutes}
-    for record in instance.get_asset_records([*watched]):
-        spec, last = watched[record.asset_entry.asset_key], record.asset_entry.last_materialization
-        if last is not None and time.time() - last.timestamp > (spec.freshness_minutes or 0) * 30:
-            yield spec.name
+def _is_current(last: dg.EventLogEntry, spec: StreamSpec, at: "Position | None") -> bool:
+    told = last.asset_materialization.metadata if last.asset_materialization else {}
+    newest = {"seq": at.seq, "table_id": at.table_id} if at else {}
+    is_young = time.time() - last.timestamp <= (spec.freshness_minutes or math.inf) * 30
+    return is_young and newest == {name: told[name].value for name in newest if name in told}
 
 
 def _report_of(

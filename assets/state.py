@@ -14,6 +14,10 @@ from typing import Final, Self
 
 import dagster as dg
 from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
+from dagster_shared.serdes.objects.models.defs_state_info import (
+    CODE_SERVER_STATE_VERSION,
+    LOCAL_STATE_VERSION,
+)
 from pydantic import BaseModel
 
 from oncelake.assets.component import Streams, folder_of, write_files
@@ -27,6 +31,7 @@ from oncelake.resources.lake import LakeResource
 _IN_STORAGE: Final = "VERSIONED_STATE_STORAGE"
 _AT_LOAD: Final = "LEGACY_CODE_SERVER_SNAPSHOTS"
 _EMPTY: Final = b"{}"
+_NO_STATE: Final = b"- no state of Streams"
 
 
 def _by_default() -> DefsStateConfigArgs:
@@ -102,16 +107,19 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
             folder = write_files(self._files(settings.streams), Path(place))
             for outline in outlines_in(folder):
                 try:
-                    found = discover(outline, settings)
-                    found.write()
+                    (found := discover(outline, settings)).write()
                 except InvalidSpecError as error:
                     problems.append(str(error).replace(f"{folder}/", ""))
                     continue
                 for topic, why in found.unknown.items():
                     dg.get_dagster_logger().warning(f"{topic}: no columns are known: {why}")
             state = {each.name: each.read_text("utf-8") for each in folder.glob(f"*{SUFFIX}")}
+        if not problems and _NO_STATE.decode() in state.values():
+            problems.append("the last state cannot be read. Next: name another key in defs_state")
         if problems:
             raise InvalidSpecError("\n".join(problems))
+        # What is known of a file that is not declared here counts once it is again.
+        state = json.loads(self._state) | state
         partial = state_path.with_name(f"{state_path.name}.partial")
         partial.write_text(json.dumps(state, indent=2, sort_keys=True), "utf-8")
         partial.replace(state_path)
@@ -139,11 +147,10 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
         from dagster._core.storage.defs_state.base import DefsStateStorage
 
         storage, key = DefsStateStorage.get(), self.defs_state_config.key
-        info = storage.get_latest_defs_state_info() if storage else None
-        last = info.info_mapping.get(key) if info else None
-        is_stored = last and last.management_type.value == _IN_STORAGE
-        if storage and last and is_stored and not state_path.exists():
-            storage.download_state_to_path(key, last.version, state_path)
+        version = storage.get_latest_version(key) if storage else None
+        is_stored = version not in (None, LOCAL_STATE_VERSION, CODE_SERVER_STATE_VERSION)
+        if storage and version and is_stored and not state_path.exists():
+            storage.download_state_to_path(key, version, state_path)
         return state_path.read_bytes() if state_path.exists() else _EMPTY
 
 
@@ -156,7 +163,7 @@ def _topics_in(state: bytes, names: KeysView[str]) -> dict[str, bytes]:
         known = json.loads(state)
         return {name: known[name].encode() for name in names & known.keys()}
     except (ValueError, AttributeError):
-        return dict.fromkeys(names, b"- no state of Streams")
+        return dict.fromkeys(names, _NO_STATE)
 
 
 def _content(file: Path) -> bytes:

@@ -14,7 +14,9 @@ from deltalake import write_deltalake
 
 from oncelake.assets.asset_specs import asset_spec
 from oncelake.assets.assets import ingest_asset
+from oncelake.assets.conditions import when_new_and_green
 from oncelake.ingestion.declaration.files.loader import DeclaredStream
+from oncelake.ingestion.errors import DependencyError
 from oncelake.ingestion.lake.ledger import Ledger, LedgerRow
 from oncelake.ingestion.settings import load_settings
 from oncelake.ingestion.storage.location import Location
@@ -22,7 +24,7 @@ from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
 from oncelake.resources.spark import SparkResource
 from tests.assets.conftest import NOW, batch, declared, report
-from tests.assets.test_assets import _no_table_and_no_waiting, materialize
+from tests.assets.test_assets import _no_table_and_no_waiting, engine, materialize
 from tests.support.quarantine import as_quarantine
 
 __all__ = ["_no_table_and_no_waiting"]
@@ -90,22 +92,45 @@ class Team:
         """Materialize the stream."""
         return materialize(self.stream, report(*batches), self.instance)
 
+    def run_both(self, *batches: LedgerRow) -> dg.ExecuteInProcessResult:
+        """Materialize the stream and what is behind it in one run, as a person would start it."""
+        stream, behind = ingest_asset(self.stream, engine(report(*batches))), advised()
+        job = self._definitions(stream, behind).resolve_implicit_global_asset_job_def()
+        return job.execute_in_process(
+            instance=self.instance,
+            asset_selection=[*stream.keys, behind.key],
+            raise_on_error=False,
+        )
+
+    def build(self) -> None:
+        """Materialize what is behind the stream."""
+        assert dg.materialize([advised()], instance=self.instance).success
+
     def started(self) -> set[str]:
         """Evaluate the conditions once; return what is started."""
-        assets, lake = (eager_totals, advised()), LakeResource()
+        assets = (eager_totals, advised())
         spec = asset_spec(self.stream).replace_attributes(automation_condition=self.condition)
-        defs = dg.Definitions(
-            assets=[ingest_asset(self.stream, spec=spec), *assets],
+        defs = self._definitions(ingest_asset(self.stream, spec=spec), *assets)
+        ticked = dg.evaluate_automation_conditions(defs, self.instance, cursor=self.cursor)
+        self.cursor = ticked.cursor
+        asked = (asset.key for asset in assets if ticked.get_num_requested(asset.key))
+        return {key.to_user_string() for key in asked}
+
+    def _definitions(self, *assets: dg.AssetsDefinition) -> dg.Definitions:
+        lake = LakeResource()
+        return dg.Definitions(
+            assets=assets,
             resources={
                 "oncelake_kafka": KafkaResource(),
                 "oncelake_lake": lake,
                 "oncelake_spark": SparkResource(lake=lake),
             },
         )
-        ticked = dg.evaluate_automation_conditions(defs, self.instance, cursor=self.cursor)
-        self.cursor = ticked.cursor
-        asked = (asset.key for asset in assets if ticked.get_num_requested(asset.key))
-        return {key.to_user_string() for key in asked}
+
+
+def accept(bad: LedgerRow) -> None:
+    """Let a person accept red books."""
+    Ledger(Location.of(load_settings().lake / "orders__ledger")).put(replace(bad, accepted="ok"))
 
 
 BAD = {
@@ -123,7 +148,7 @@ def test_a_failed_check_holds_back_what_asks_for_it_and_nothing_else(
     fill_quarantine(bad.counts.get("quarantined", 0))
     failed = team.run(bad)
     after_failure = team.started()
-    Ledger(Location.of(load_settings().lake / "orders__ledger")).put(replace(bad, accepted="ok"))
+    accept(bad)
     passed = team.run(batch(2, 10, 100))
     after_success = team.started()
 
@@ -211,10 +236,68 @@ def test_rows_behind_a_red_check_wait_for_the_next_green_run(
     team, bad = Team(declared(tmp_path), instance), batch(1, 0, 10, balanced=False)
     assert not team.run(bad).success
     while_red = team.started()
-    Ledger(Location.of(load_settings().lake / "orders__ledger")).put(replace(bad, accepted="ok"))
+    accept(bad)
 
     assert team.run().success
     started = ["daily_totals" in team.started() for _ in range(2)]
 
     assert while_red == {"eager_totals"}
     assert started == [True, False]
+
+
+def test_rows_that_come_while_it_is_built_start_it_again(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """Between a request and the next tick, and until its run ends: it may not have read them."""
+    team = Team(declared(tmp_path), instance)
+    team.run(batch(1, 0, 10))
+    started = ["daily_totals" in team.started()]
+
+    team.run(batch(2, 10, 20))
+    team.build()
+    started += ["daily_totals" in team.started() for _ in range(3)]
+    team.run(batch(3, 20, 30))
+    started += ["daily_totals" in team.started()]
+    team.started()
+    team.build()
+    team.run(batch(4, 30, 40))
+    started += ["daily_totals" in team.started() for _ in range(3)]
+
+    assert started == [True, True, False, False, True, True, False, False]
+
+
+def test_a_run_of_both_counts_where_it_has_built_both(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """What a red check has held back in it is started once the check is green."""
+    team, bad = Team(declared(tmp_path), instance), batch(2, 10, 20, balanced=False)
+    assert team.run_both(batch(1, 0, 10)).success
+    started = ["daily_totals" in team.started() for _ in range(2)]
+    assert not team.run_both(bad).success
+    started += ["daily_totals" in team.started()]
+    accept(bad)
+
+    assert team.run().success
+
+    started += ["daily_totals" in team.started() for _ in range(2)]
+    assert started == [False, False, False, True, False]
+
+
+def test_a_run_that_failed_behind_new_rows_holds_them_back_until_one_succeeds(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """Kafka was away: of the checks of that run nothing is known."""
+    team = Team(declared(tmp_path), instance)
+    team.run(batch(1, 0, 10))
+    assert not materialize(team.stream, DependencyError("orders: away"), instance).success
+    started = ["daily_totals" in team.started()]
+
+    team.run()
+
+    started += ["daily_totals" in team.started() for _ in range(2)]
+    assert started == [False, True, False]
+
+
+def test_the_condition_needs_no_code_server_of_its_own() -> None:
+    """Dagster's own sensor evaluates only what it can read without our code."""
+    assert when_new_and_green().is_serializable

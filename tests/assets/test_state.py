@@ -13,6 +13,7 @@ import dagster as dg
 import pytest
 import yaml
 from dagster.components import DefsStateConfigArgs
+from dagster.components.utils.project_paths import get_local_state_path
 from dagster_shared.serdes.objects.models.defs_state_info import DefsStateManagementType
 
 from oncelake.assets.state import StateBackedStreams
@@ -20,7 +21,7 @@ from oncelake.ingestion.declaration.files.loader import outlines_in
 from oncelake.ingestion.declaration.files.topics import KEPT_BY, FoundTopic, write_topics
 from oncelake.ingestion.errors import DependencyError, InvalidSpecError
 from tests.assets.test_component import ORDERS, Project, project
-from tests.support.long import twins
+from tests.support.long import only_long, twins
 from tests.support.world import ROOT, World, environment_of, row
 
 __all__ = ["project"]
@@ -270,6 +271,109 @@ def test_a_refresh_without_kafka_keeps_the_state(
         refreshed.refresh(kafka="127.0.0.1:1")
 
     assert refreshed.at.read_text() == before
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("meanwhile", ["removed", "renamed", "broken"])
+def test_what_is_known_of_a_file_outlives_a_refresh_without_it(
+    refreshed: Refreshed, meanwhile: str
+) -> None:
+    """Another branch, or another name for a while, forgets no topic that is gone."""
+    world, file = refreshed.world, refreshed.streams / "shop.yaml"
+    users, text = f"{world.topic}.users", file.read_text()
+    world.admin.delete_topics([users])[users].result(30)
+    world.add_topic(".bills")
+    refreshed.refresh()
+    other = file.rename(refreshed.streams / "store.yaml")
+    if meanwhile != "renamed":
+        other.unlink()
+    refreshed.declare("orders", ORDERS)
+    if meanwhile == "broken":
+        refreshed.declare("shop", "topic_pattern: [")
+
+    refreshed.refresh()
+    other.unlink(missing_ok=True)
+    refreshed.declare("shop", text)
+    known = json.loads(refreshed.refresh())["shop.topics.yaml"]
+
+    assert users in known
+    assert f"{world.topic}.bills" in known
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("state", ["{", "[]"])
+def test_a_refresh_that_needs_no_state_keeps_one_that_it_cannot_read(
+    refreshed: Refreshed, state: str
+) -> None:
+    """The file that needs it may come back."""
+    (refreshed.streams / "shop.yaml").unlink()
+    refreshed.declare("orders", ORDERS)
+    refreshed.at.write_text(state)
+
+    with pytest.raises(InvalidSpecError, match="the last state cannot be read"):
+        refreshed.refresh()
+
+    assert refreshed.at.read_text() == state
+
+
+def test_components_of_one_project_have_states_of_their_own(project: Project) -> None:
+    """Two of one file, and one of another folder, with files of one name."""
+    documents = {"one": "streams", "two": "more"}
+    pages = [page_of(prefix, streams) for prefix, streams in documents.items()]
+    (project.at / "defs.yaml").write_text(yaml.safe_dump_all(pages))
+    other = project.defs / "other"
+    folders = [*(project.at / each for each in documents.values()), other / "streams"]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "shop.yaml").write_text(SHOP.format(topic="t"))
+    (other / "defs.yaml").write_text(yaml.safe_dump(page_of("three", "streams")))
+    unknown = load_all(project)
+    keys = {
+        key.path[0]: (unknown.get(key).description or "").split("'")[1]
+        for key in unknown.get_all_asset_keys()
+        if key.path[-1] == "shop"
+    }
+    for prefix, key in keys.items():
+        name = f"t.of_{prefix}"
+        line = FoundTopic(name=name, id="1", first_seen="2026-01-01").line()
+        state = get_local_state_path(key, project.root)
+        state.write_text(json.dumps({"shop.topics.yaml": line}))
+
+    found = load_all(project).get_all_asset_keys()
+
+    assert len({*keys.values()}) == 3
+    streams = {key.to_user_string() for key in found if key.path[-1].startswith("shop")}
+    assert {each for each in streams if "__" not in each} == {
+        "one/shop_of_one", "two/shop_of_two", "three/shop_of_three"
+    }  # fmt: skip
+
+
+def page_of(prefix: str, streams: str) -> dict[str, Any]:
+    """Return the page of a component that stands beside others."""
+    given = {"streams": streams, "defs_state": LOCAL, "jobs": {"prefix": f"{prefix}_"}}
+    given |= {"translation": {"key_prefix": prefix}, "topic_assets": False}
+    return {"type": STATE_BACKED["type"], "attributes": given}
+
+
+def load_all(project: Project) -> dg.AssetGraph:
+    """Load the project's components as they are written."""
+    with dg.instance_for_test():
+        return dg.load_from_defs_folder(path_within_project=project.root).resolve_asset_graph()
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@only_long
+def test_one_command_refreshes_the_states_of_all_components(world: World, tmp_path: Path) -> None:
+    """Each finds its own topics, and none of another."""
+    team = Team(tmp_path / "team", world, "VERSIONED_STATE_STORAGE")
+    apart = {"jobs": {"prefix": "market_"}, "topic_assets": False}
+    team.add("market", SHOP.format(topic=f"{world.topic}_market"), STATE_BACKED, **apart)
+    world.add_topic(".users")
+    world.add_topic("_market.stalls")
+    team.type("dg", "utils", "refresh-defs-state")
+
+    assert team.streams() == {"shop_users", "market_stalls", "sales"}
 
 
 def test_a_state_that_is_refreshed_at_each_load_needs_kafka(

@@ -114,6 +114,15 @@ def test_a_file_that_was_edited_by_hand_is_refused(file: Path) -> None:
         read_topics(file)
 
 
+def test_what_a_newer_version_says_more_is_passed_over() -> None:
+    """An older one beside it has the streams all the same."""
+    line = '- {"name": "shop.orders", "first_seen": "2026-01-01", "more": 1}'
+
+    found = FoundTopic.read(line)
+
+    assert found == FoundTopic(name="shop.orders", first_seen="2026-01-01")
+
+
 def test_a_column_without_a_registry_is_not_excluded(tmp_path: Path) -> None:
     """What is said of a schema that comes with the records needs one."""
     (tmp_path / "orders.yaml").write_text(

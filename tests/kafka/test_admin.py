@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Producer
 
@@ -15,7 +17,7 @@ from oncelake.ingestion.kafka.admin import Kafka, RecordReader
 from oncelake.ingestion.kafka.client import client_options
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from oncelake.ingestion.settings import Settings
-from oncelake.ingestion.source.librdkafka import _read
+from oncelake.ingestion.source.librdkafka import _read, drain
 from tests.support.mock_cluster import MockCluster
 
 AT = TopicPartition("t", 0)
@@ -142,6 +144,35 @@ def test_an_end_before_that_of_the_range_is_not_its_end(cluster: MockCluster, re
     later.start()
 
     assert values_of(cluster, topic, reader) == before + behind
+
+
+def test_a_new_topic_whose_leader_tells_of_an_early_end_keeps_back_no_other(
+    cluster: MockCluster,
+) -> None:
+    """Batches of a pattern's topics are whole, and each record is in one of them."""
+    topics, values = ("pattern_old", "pattern_new"), [b"0", b"1", b"2", b"3", b"4"]
+    for topic, known in zip(topics, (5, 3), strict=True):
+        cluster.send(topic, *values[:known])
+
+    def elect() -> None:
+        cluster.lead("pattern_new", 2)
+        cluster.send("pattern_new", *values[3:])
+
+    ranges = [Range(topic=topic, partition=0, start=0, end=5) for topic in topics]
+    batches: list[list[tuple[Any, ...]]] = []
+    threading.Timer(0.7, elect).start()
+
+    def take(records: pa.Table, planned: Sequence[Range]) -> None:
+        names = ("_topic", "_value")
+        read = list(zip(*(records[name].to_pylist() for name in names), strict=True))
+        assert len(read) == sum(map(len, planned))
+        batches.append(read)
+
+    drain(settings_of(cluster), ranges, take, limit=4, stop=threading.Event())
+
+    assert len(batches) > 2
+    read = [each for batch in batches for each in batch]
+    assert sorted(read) == sorted((topic, value) for topic in topics for value in values)
 
 
 @pytest.mark.parametrize("reader", ["records_of", "_read"])

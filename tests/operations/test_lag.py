@@ -107,7 +107,7 @@ def test_a_position_is_not_older_than_the_state_that_it_is_kept_under(
         # Lists the log, as an earlier question of this process did.
         log_files(data).names()
 
-    assert LagReader(settings)._position_of(spec) == [1, 0]
+    assert LagReader(settings).position(spec) == [1, 0]
 
 
 def test_one_question_covers_all_streams(world: World) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -31,9 +34,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
         yield cluster
 
 
-def run(settings: Settings, spark: SparkSession, topic: str) -> RunReport:
-    """Append the values of a topic to a table."""
-    declared = {"name": topic, "topic": topic, "format": "raw", "mode": "append"}
+def run(settings: Settings, spark: SparkSession, topic: str, **fields: Any) -> RunReport:
+    """Append the values of a topic, or of what else is declared, to a table."""
+    declared = {"name": topic, "topic": topic, "format": "raw", "mode": "append", **fields}
     spec = StreamSpec.model_validate({**declared, "schema": "value BINARY"})
     return Run(spec=spec, settings=settings, spark=lambda _: spark, run_id="run").execute()
 
@@ -106,3 +109,45 @@ def test_a_leader_that_was_cut_off_loses_what_was_read_of_it(
 
     with pytest.raises(TopicTruncatedError, match=r"cut_off-0: the last record read .* offset 14 "):
         run(settings, spark, "cut_off")
+
+
+def test_topics_of_a_pattern_are_read_whole_while_their_leaders_move(
+    cluster: ThreeBrokers, tmp_path: Path, spark: SparkSession
+) -> None:
+    """One of them is new meanwhile; a run may have to be repeated, and nothing is read twice."""
+    settings = settings_in(tmp_path, cluster.addresses[1], reader="librdkafka")
+    declared = {"topic": None, "topic_pattern": r"moved_\w+", "max_offsets_per_trigger": 100}
+    cluster.make_topic("moved_a")
+
+    def move() -> None:
+        for nth in range(3):
+            topic = f"moved_{'bcd'[nth]}"
+            cluster.make_topic(topic)
+            cluster.send(2, topic, *values(topic, 300))
+            cluster.send(2, "moved_a", *values(f"a {nth}", 300))
+            cluster.stop(2)
+            cluster.await_leader("moved_a", 3)
+            cluster.send(3, topic, *values(f"{topic} later", 300))
+            cluster.start(2)
+            cluster.await_all("moved_a")
+            cluster.await_all(topic)
+            cluster.stop(3)
+            cluster.await_leader(topic, 2)
+            cluster.start(3)
+            cluster.await_all(topic)
+            cluster.await_all("moved_a")
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    while mover.is_alive():
+        mover.join(0.2)
+        with suppress(DependencyError):
+            run(settings, spark, "moved", **declared)
+    run(settings, spark, "moved", **declared)
+
+    paths = StreamPaths.of("moved", settings)
+    found = [row["value"] for part in paths.table.scan(["value"]) for row in part.to_pylist()]
+    written = [f"a {nth}" for nth in range(3)]
+    written += [f"moved_{each}{when}" for each in "bcd" for when in ("", " later")]
+    expected = [value.encode() for name in written for value in values(name, 300)]
+    assert sorted(found) == sorted(expected)

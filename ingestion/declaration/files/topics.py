@@ -59,10 +59,14 @@ class FoundTopic:
 
     @classmethod
     def read(cls, line: str) -> FoundTopic:
-        """Read one line of a file; raise ``ValueError`` if it is not one."""
+        """Read one line of a file; raise ``ValueError`` if it is not one.
+
+        A newer version may say more.
+        """
         values = json.loads(line.removeprefix("- "))
         try:
-            return cls(**{**values, "keys": tuple(values.get("keys", ()))})
+            known = {name: values[name] for name in cls.__slots__ if name in values}
+            return cls(**{**known, "keys": tuple(values.get("keys", ()))})
         except (TypeError, AttributeError) as error:
             raise ValueError(str(error)) from None
 
@@ -117,8 +121,7 @@ def read_topics(declaration: Path) -> list[FoundTopic]:
             try:
                 topics.append(FoundTopic.read(line))
             except ValueError as error:
-                command = discover_command(declaration)
-                remedy = f"restore it, or delete it and run {command}"
+                remedy = f"restore it, or delete it and run {discover_command(declaration)}"
                 if keeper_of(declaration):
                     remedy += "; if it is of the component's state, name another key in defs_state"
                 problem = f"{path.name}:{number}: not as it was written: {error}"

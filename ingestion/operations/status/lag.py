@@ -66,6 +66,22 @@ class LagReader:
         """Forget what was read of a stream's lake: a run of this process has ended."""
         self._states.pop(stream, None)
 
+    def position(self, spec: StreamSpec) -> Position | None:
+        """Return where a table stands; ``None`` while a run is due whatever is unread."""
+        state = self.lake_state(spec.name)
+        known = self._known.get(spec.name)
+        if known is None or known[0] != state:
+            paths = StreamPaths.of(spec.name, self._settings, spec.sink)
+            for table in (paths.data, paths.ledger):
+                # A listing that is older than the state would stay until the next commit.
+                log_files(table).forget()
+            snapshot = read_snapshot(paths)
+            # A table without a batch changes nothing in the lake when it is opened.
+            if awaits_run(snapshot):
+                return None
+            known = self._known[spec.name] = (state, position_of(snapshot))
+        return known[1]
+
     def read(self, specs: Sequence[StreamSpec]) -> dict[str, Mapping[str, int] | None]:
         """Count the offsets of each topic that a stream has not read, up to the last stable one.
 
@@ -108,7 +124,7 @@ class LagReader:
         self, spec: StreamSpec, names: Sequence[str], topics: Topics, ends: Ends
     ) -> dict[str, int] | None:
         try:
-            position = self._position_of(spec)
+            position = self.position(spec)
         except Exception:  # noqa: BLE001 (a run says what is wrong, in its own words)
             return None
         if position is None or not names or not topics.ids.keys() >= {*names}:
@@ -138,23 +154,6 @@ class LagReader:
         if not found.cuts:
             known |= {(at, ends.leader_epochs[at]) for at in position.last if at in ends}
         return bool(found.cuts)
-
-    def _position_of(self, spec: StreamSpec) -> Position | None:
-        """Return where a table stands; ``None`` while a run is due whatever is unread."""
-        state = self.lake_state(spec.name)
-        known = self._known.get(spec.name)
-        if known is None or known[0] != state:
-            paths = StreamPaths.of(spec.name, self._settings, spec.sink)
-            for table in (paths.data, paths.ledger):
-                # A listing that is older than the state would stay until the next commit.
-                log_files(table).forget()
-            snapshot = read_snapshot(paths)
-            position = None if awaits_run(snapshot) else position_of(snapshot)
-            known = (state, position)
-            # A table without a batch changes nothing in the lake when it is opened.
-            if position is not None:
-                self._known[spec.name] = known
-        return known[1]
 
 
 def _topics_of(spec: StreamSpec, existing: Iterable[str]) -> Iterable[str]:
