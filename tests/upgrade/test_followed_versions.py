@@ -11,7 +11,7 @@ from oncelake.ingestion.operations.follow.follow import Follow
 from oncelake.ingestion.pipeline.spark.session import SharedSpark
 from tests.operations.test_follow import Told, following, told, until
 from tests.operations.test_routes import Shop, record
-from tests.support.long import twins
+from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import World, changed, row
 from tests.upgrade.newer import Newer
@@ -105,6 +105,7 @@ def test_who_follows_leaves_a_stream_to_the_version_that_has_written_it(
         assert find_problems(other) == ()
 
 
+@only_long
 def test_siblings_of_a_stream_that_a_newer_version_has_written_go_on(
     world: World, newer: Newer, told: Told
 ) -> None:
