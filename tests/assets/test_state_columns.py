@@ -16,6 +16,7 @@ from oncelake.ingestion.verify.verify import verify
 from tests.assets.test_component import Project, project
 from tests.assets.test_state import LOCAL, STATE_BACKED
 from tests.operations.test_routed_schemas import CLICKED, PAID, PLACED, Events, events
+from tests.support.long import only_long
 
 __all__ = ["events", "project"]
 pytestmark = [
@@ -121,6 +122,7 @@ def test_a_table_follows_its_schema_at_once_and_the_state_at_its_refresh(kept: K
     assert kept.problems() == []
 
 
+@only_long
 def test_a_table_that_a_file_gets_is_there_with_the_next_refresh(kept: Kept) -> None:
     """Until then it says so, and keeps none of its siblings back."""
     events = kept.events
