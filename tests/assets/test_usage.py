@@ -78,4 +78,5 @@ def test_cpu_time_is_that_of_children_too_dead_or_alive() -> None:
     dead = cpu_seconds() - began
 
     assert 0.4 < alive < 0.5 + own
-    assert dead >= alive
+    # Of a process that lives the kernel tells hundredths, of one that has ended microseconds.
+    assert dead > alive - 0.02
