@@ -70,6 +70,7 @@ _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()
 _REFRESHED = {"topic.metadata.refresh.interval.ms": 1000}
 _MOVED_WITHIN_SECONDS = 0.5
 _SHOWN_WITHIN_SECONDS = 0.05
+_LEAST_SECONDS = 0.05
 _Timestamps = dict[TopicPartition, dt.datetime]
 # Up to this distance, reading on is faster than seeking.
 _SEEK_BEYOND = 1_000
@@ -370,10 +371,13 @@ class Kafka:
         """Ask a broker; another one where it ends meanwhile: this request does not survive that."""
         deadline = time.monotonic() + self._timeout
         while True:
+            # Less than nothing would be for ever.
+            left = max(deadline - time.monotonic(), _LEAST_SECONDS)
             try:
-                return self._admin.list_topics(topic, timeout=deadline - time.monotonic())
+                return self._admin.list_topics(topic, timeout=left)
             except KafkaException as error:
-                if code_of(error) != KafkaError._TRANSPORT or time.monotonic() >= deadline:
+                is_over = time.monotonic() + _LEAST_SECONDS >= deadline
+                if is_over or code_of(error) != KafkaError._TRANSPORT:
                     self._admin.poll(0)
                     raise unreachable(self._settings, error, self._heard) from error
 
