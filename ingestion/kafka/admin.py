@@ -369,15 +369,14 @@ class Kafka:
 
     def _metadata(self, topic: str | None = None) -> ClusterMetadata:
         """Ask a broker; another one where it ends meanwhile: this request does not survive that."""
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self._timeout - _LEAST_SECONDS
         while True:
             # Less than nothing would be for ever.
-            left = max(deadline - time.monotonic(), _LEAST_SECONDS)
+            left = max(deadline - time.monotonic(), 0) + _LEAST_SECONDS
             try:
                 return self._admin.list_topics(topic, timeout=left)
             except KafkaException as error:
-                is_over = time.monotonic() + _LEAST_SECONDS >= deadline
-                if is_over or code_of(error) != KafkaError._TRANSPORT:
+                if time.monotonic() >= deadline or code_of(error) != KafkaError._TRANSPORT:
                     self._admin.poll(0)
                     raise unreachable(self._settings, error, self._heard) from error
 

@@ -276,9 +276,8 @@ class DeltaSinkTable(ErasableTable, RewindableTable, MarkableTable, SealedTable)
     @property
     def obstacle(self) -> str:
         """Name the features of a table that only Spark writes."""
-        features = unwritable_features(read_delta(self.path))
-        why = f"only Spark writes its table, for its features {', '.join(features)}"
-        return why if features else ""
+        features = ", ".join(unwritable_features(read_delta(self.path)))
+        return features and f"only Spark writes its table, for its features {features}"
 
     def written_files(self) -> frozenset[str]:
         """Return every file in the table's folder."""
