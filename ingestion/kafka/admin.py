@@ -270,10 +270,10 @@ class Kafka:
             name for name, found in allowed.items() if found and AclOperation.WRITE not in found
         )
 
-    def longest_transaction_ms(self) -> int:
-        """Return how long a transaction may be open."""
-        broker = self._answer(self._admin.describe_cluster(request_timeout=self._timeout)).nodes[0]
-        resource = ConfigResource(ConfigResource.Type.BROKER, str(broker.id))
+    def longest_transaction_ms(self, topic: str) -> int:
+        """Return how long a transaction may be open, by the configuration of one broker."""
+        broker = min(self._metadata(topic).brokers)
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
         asked = self._admin.describe_configs([resource], request_timeout=self._timeout)
         answer = self._answer(asked[resource], right="DESCRIBE_CONFIGS on the cluster")
         return int(answer["transaction.max.timeout.ms"].value)

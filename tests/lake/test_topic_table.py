@@ -339,14 +339,14 @@ def test_a_batch_whose_rows_cannot_be_written_leaves_nothing_open(
 
 
 def test_the_brokers_limit_of_a_transaction_is_kept(
-    opened: Opener, monkeypatch: pytest.MonkeyPatch
+    opened: Opener, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that allows less than is asked for is asked for what it allows."""
     monkeypatch.setattr(topic_writer, "_TRANSACTION_MS", 100_000_000)
     begin(opened)
     commit(opened(), 1, inserted={1: "a"})
 
-    assert opened()._place.kafka.longest_transaction_ms() == 900_000
+    assert opened()._place.kafka.longest_transaction_ms(name) == 900_000
     assert rows_in(opened()) == {1: "a"}
 
 

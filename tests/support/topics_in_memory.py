@@ -228,12 +228,6 @@ class Admin(_Client):
 
         return {at: self._answer(lambda at=at: delete(at)) for at in places}
 
-    def describe_cluster(self, **_: Any) -> Future[Any]:
-        """Tell who the cluster is."""
-        return self._answer(
-            lambda: SimpleNamespace(cluster_id=self._cluster.id, nodes=[SimpleNamespace(id=1)])
-        )
-
     def describe_topics(self, wanted: TopicCollection, **_: Any) -> dict[str, Future[Any]]:
         """Tell ids and partitions of topics."""
 

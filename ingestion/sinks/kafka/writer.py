@@ -140,7 +140,7 @@ class TopicWriter:
         except DependencyError as error:
             if code_of(error.__cause__) != KafkaError.INVALID_TRANSACTION_TIMEOUT:
                 raise
-            self._producer = self._initialized(place.kafka.longest_transaction_ms())
+            self._producer = self._initialized(place.kafka.longest_transaction_ms(place.topic))
 
     def _initialized(self, transaction_ms: int) -> Producer:
         place = self._place
