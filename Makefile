@@ -17,7 +17,7 @@ worlds := world-aws world-gcs world-azure world-msk world-confluent world-k8s wo
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test quickstart ranges newest-dagster unit docs lint format lock clean
 .PHONY: audit sbom dist release-dry spark-s3 bench image size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model histories pairs soak lives proofs
-.PHONY: specification catalogs world-rest archive brokers soak-brokers brokers-versions $(worlds)
+.PHONY: specification catalogs world-rest archive brokers soak-brokers brokers-versions tiered-storage $(worlds)
 
 help: ## daily: List the targets
 	@for group in daily proof release; do \
@@ -166,6 +166,9 @@ soak-brokers: ## proof: Do as make brokers, for an hour (MINUTES=60)
 
 brokers-versions: setup ## proof: Tell one story to brokers of several versions (VERSIONS="3.9.2 4.4.0")
 	@$(bin)/python -m tests.brokers.versions $(VERSIONS)
+
+tiered-storage: setup ## proof: Tell a story to a broker whose logs lie in tiered storage (VERSION=4.1.2)
+	@$(bin)/python -m tests.brokers.tiered $(VERSION)
 
 # make world-aws: S3 and Glue, and so on: tests/world.py has the list, docs/world.md what each needs.
 $(worlds): world-%: setup $(if $(findstring s3://,$(ONCELAKE_LAKE)),setup-s3)

@@ -36,11 +36,12 @@ VERSIONS = (
     "4.3.1",
     "4.4.0",
 )
-_IVY = """<ivy-module version="2.0"><info organisation="oncelake" module="broker"/>
+_IVY = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+<info organisation="oncelake" module="broker"/>
 <configurations><conf name="broker"/></configurations><dependencies>
 <dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}" conf="broker->default"/>
 <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="broker->default"/>
-</dependencies></ivy-module>"""
+{more}</dependencies></ivy-module>"""
 
 
 def main(versions: list[str]) -> int:
@@ -55,7 +56,7 @@ def main(versions: list[str]) -> int:
 
 def _result(version: str) -> str:
     try:
-        home = _fetch(version)
+        home = fetch(version)
     except subprocess.CalledProcessError:
         return "could not be fetched"
     try:
@@ -65,12 +66,16 @@ def _result(version: str) -> str:
         return f"did not hold: {error}"
 
 
-def _fetch(version: str) -> Path:
-    """Fetch the jars of a version, unless they are there."""
-    home = ROOT / "build" / "brokers" / version
+def fetch(version: str, name: str = "", more: str = "") -> Path:
+    """Fetch the jars of a version into the folder of that name, unless they are there.
+
+    Args:
+        more: Further dependencies, as Ivy declares them.
+    """
+    home = ROOT / "build" / "brokers" / (name or version)
     if not any(home.glob("broker/kafka_*.jar")):
         home.mkdir(parents=True, exist_ok=True)
-        (home / "ivy.xml").write_text(_IVY.format(version=version))
+        (home / "ivy.xml").write_text(_IVY.format(version=version, more=more))
         cache, settings = home.parent / "ivy", Path(jars.__file__).with_name("ivysettings.xml")
         command = [find_java(), f"-Divy.default.ivy.user.dir={cache}", "-jar", str(jars._ivy())]
         command += ["-settings", str(settings), "-ivy", str(home / "ivy.xml"), "-cache", str(cache)]
@@ -111,20 +116,20 @@ def _story(address: str, folder: Path) -> str:
     traffic = Traffic(settings=world.settings, topic=world.topic, partitions=3, seed=1, deletes=0)
     traffic.send(600)
     world.send(*(row(id, "plain", id) for id in range(1000, 1100)), partition=0)
-    _expect(world, "run", 0, "librdkafka")
-    _expect(world, "verify", 0)
+    expect(world, "run", 0, "librdkafka")
+    expect(world, "verify", 0)
     assert not list(differing_rows(world)), "the table differs from its topic"
     world.forget_before(0, 50)
     traffic.send(100)
-    _expect(world, "run", 0, "spark")
-    _expect(world, "verify", 0)
+    expect(world, "run", 0, "spark")
+    expect(world, "verify", 0)
     traffic.send(100)
     world.forget_before(1, -1)
     for reader in ("librdkafka", "spark"):
-        said = _expect(world, "run", 3, reader)
+        said = expect(world, "run", 3, reader)
         assert "has deleted" in said or "OffsetsExpired" in said, said
-    _expect(world, "accept --reason=told", 0)
-    _expect(world, "run", 0)
+    expect(world, "accept --reason=told", 0)
+    expect(world, "run", 0)
     world.delete_topic()
     topics = lambda: world.admin.list_topics(timeout=10).topics  # noqa: E731
     wait_until(lambda: world.topic not in topics(), "the topic stayed")
@@ -133,12 +138,12 @@ def _story(address: str, folder: Path) -> str:
     for partition in range(3):
         world.send(*(row(id, "new", id) for id in range(2000)), partition=partition)
     for reader in ("librdkafka", "spark"):
-        said = _expect(world, "run", 3, reader)
+        said = expect(world, "run", 3, reader)
         assert "was deleted and created again" in said, said
     return "held"
 
 
-def _expect(world: World, command: str, code: int, reader: str = "librdkafka") -> str:
+def expect(world: World, command: str, code: int, reader: str = "librdkafka") -> str:
     """Run a command of ``oncelake``, and return what it says."""
     words = [sys.executable, "-m", "ingestion", *command.split(), world.name]
     environment = {**world.environment(), "ONCELAKE_READER": reader}
