@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -36,6 +37,7 @@ LINK = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"`((?:ingestion|assets|resources|tests|bench|docs)/[\w./-]*)(?:::([\w.]+))?`")
+COMMANDS: Any = typer.main.get_command(app)
 RUNBOOK = ROOT / "docs" / "runbook.md"
 QUOTED = re.compile(r'"([^"]+)"')
 COMMAND = re.compile(r"^(?:\$ )?(oncelake [^#\n]*)|`(oncelake [^`]*)`", re.MULTILINE)
@@ -269,14 +271,14 @@ def typed_on(page: Path) -> list[list[str]]:
 
 def commands() -> Iterator[tuple[str, ...]]:
     """The words of each command."""
-    for name, command in typer.main.get_command(app).commands.items():
+    for name, command in COMMANDS.commands.items():
         yield from ((name, each) for each in getattr(command, "commands", ()))
         yield (name,)
 
 
 def asks(words: list[str]) -> bool:
     """Tell whether a command line is of a command that asks."""
-    command = typer.main.get_command(app)
+    command = COMMANDS
     while words and words[0] in getattr(command, "commands", {}):
         command, words = command.commands[words[0]], words[1:]
     return any("--yes" in each.opts for each in command.params)
@@ -284,7 +286,7 @@ def asks(words: list[str]) -> bool:
 
 def missing_in(words: list[str]) -> str:
     """A command line that has its stream, and lacks an option without which it is refused."""
-    command = typer.main.get_command(app)
+    command = COMMANDS
     while words and words[0] in getattr(command, "commands", {}):
         command, words = command.commands[words[0]], words[1:]
     needed = {each.opts[-1] for each in command.params if each.required and each.opts[0][0] == "-"}
@@ -294,7 +296,7 @@ def missing_in(words: list[str]) -> str:
 
 def unknown_in(words: list[str]) -> str:
     """The first word of a command line that is neither a command of ``oncelake`` nor its option."""
-    command = typer.main.get_command(app)
+    command = COMMANDS
     options = {name for each in command.params for name in each.opts}
     for word in words:
         name = word.partition("=")[0].rstrip("],")

@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import typer
+from click.testing import CliRunner, Result
 from deltalake import write_deltalake
-from typer.testing import CliRunner, Result
 
 from oncelake.ingestion.cli.app import app
 from oncelake.ingestion.kafka.offsets import Range
@@ -26,6 +27,8 @@ from tests.support.quarantine import as_quarantine
 
 ROOT = Path(__file__).parents[2]
 ORDERS = "topic: orders\nschema: id INT NOT NULL, total INT\nkeys: [id]\n"
+# Made once: that takes longer than most commands.
+_COMMAND = typer.main.get_command(app)
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def declare(home: Path, stream: str, text: str) -> None:
 
 def oncelake(*words: str) -> Result:
     """Type a command, on a screen that no table is too wide for."""
-    return CliRunner().invoke(app, words, env={"COLUMNS": "1000"})
+    return CliRunner().invoke(_COMMAND, words, env={"COLUMNS": "1000"})
 
 
 def type_on_terminal(*words: str, answer: str) -> tuple[int, str]:
