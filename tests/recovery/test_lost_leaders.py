@@ -34,9 +34,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
         yield cluster
 
 
-def run(settings: Settings, spark: SparkSession, topic: str, **fields: Any) -> RunReport:
-    """Append the values of a topic, or of what else is declared, to a table."""
-    declared = {"name": topic, "topic": topic, "format": "raw", "mode": "append", **fields}
+def run(settings: Settings, spark: SparkSession, name: str, /, **fields: Any) -> RunReport:
+    """Append the values of a topic, or of what else is declared, to a table of that name."""
+    declared = {"name": name, "topic": name, "format": "raw", "mode": "append", **fields}
     spec = StreamSpec.model_validate({**declared, "schema": "value BINARY"})
     return Run(spec=spec, settings=settings, spark=lambda _: spark, run_id="run").execute()
 
