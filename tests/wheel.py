@@ -164,6 +164,7 @@ def _typed(here: Path, command: str, **environment: str) -> str:
 
 def _follow_the_tutorial(folder: Path, path: str) -> None:
     """Type every command of the tutorial, and compare what it shows with what is printed."""
+    folder.mkdir()
     project = Project(folder, "")
     shutil.rmtree(project.folder)
     _typed(folder, "oncelake new shop", PATH=path)
