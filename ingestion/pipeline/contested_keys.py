@@ -99,19 +99,23 @@ def _settle_moves(target: Target) -> Target:
     spec, engine = target.spec, target.engine
     has_contests = define_contests(target)
     _define_contested(target, has_contests=has_contests)
+    fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
     lines: dict[_At, list[Event]] = {}
-    for event in engine.rows("SELECT * FROM contested"):
+    for each in engine.rows("SELECT * FROM contested"):
+        # A NaN is like any other.
+        event = {n: "NaN" if v != v and n not in fixed else v for n, v in each.items()}
         lines.setdefault(tuple(event[name] for name in spec.keys), []).append(event)
     if not lines:
         return target
-    place = partial(_place, spec.order_columns, by_time=spec.mode == "scd2")
-    fixed = {*spec.keys, *spec.sequence_by, *spec.format.options.of_envelope}
+    order = [*spec.order_columns]
+    # History goes by time: a topic follows another.
+    order.insert(spec.mode == "scd2", "_epoch")
     of_row = [name for name in spec.types if name not in fixed]
     # What ``where`` leaves out has no more.
     told_by = spec.leaving_columns if spec.leaves_by_where else spec.types
     told = [name for name in of_row if name in told_by]
     row = _Row(spec.sequence_by, [*spec.types], of_row, told, _has_truncate(target))
-    ordered = [sorted(line, key=place) for line in lines.values()]
+    ordered = [sorted(line, key=partial(_place, order)) for line in lines.values()]
     outcomes = _settled(row, ordered, _of_others(engine))
     if outcomes.spared:
         is_delete = "_disposition = 'delete' AND _left_to IS NULL"
@@ -121,9 +125,8 @@ def _settle_moves(target: Target) -> Target:
     for detail in (_NOT_TOLD, _LATE):
         if waiting := [event for event, why in outcomes.unknown if why == detail]:
             _put_aside(target, at_places(waiting), detail)
-    order = [name for name in (*spec.order_columns, "_epoch") if name not in spec.keys]
     columns = {name: sql.name(name, "r") for name in spec.types}
-    columns |= {name: sql.name(name, "e") for name in order}
+    columns |= {name: sql.name(name, "e") for name in order if name not in spec.keys}
     return replace(target, contests=_remembered(columns, outcomes.remembered))
 
 
@@ -182,13 +185,13 @@ def _events(target: Target, *, has_deletes: bool, has_contests: bool) -> Iterato
     there = there if spec.deletes == "soft" else "'there'"
     lives = sql.name(CURRENT) if spec.mode == "scd2" else "TRUE"
     rows = f'(SELECT * FROM "before" WHERE {lives})'
-    names = dict.fromkeys([*spec.types, *spec.order_columns, *COORDINATES])
+    of_move = ("_moved_from", "_unavailable")
+    names = dict.fromkeys([*spec.types, *spec.order_columns, *COORDINATES, *of_move])
     of_record = {
         "_epoch": f"CAST({target.epoch} AS INTEGER)",
         "_what": _what(),
         "_moves": "coalesce(e._moves, FALSE)",
         "_row": "e._index",
-        "_moved_from": "e._moved_from",
     }
     yield _in_lines(spec.keys, "batch", {name: sql.name(name, "e") for name in names} | of_record)
     known = {"before": (rows, there)}
@@ -201,11 +204,11 @@ def _events(target: Target, *, has_deletes: bool, has_contests: bool) -> Iterato
         known["contests"] = ("contests", f"e.{CONTEST}")
     for source, (table, what) in known.items():
         # What is remembered has not all columns of a row, or not those that came later.
-        has = {*names} if source == "before" else {*engine.columns(source)}
+        has = {*engine.columns(source)}
         columns = {name: sql.name(name, "e") if name in has else "NULL" for name in names}
         index = sql.name("_index", "e") if "_index" in names else "CAST(0 AS INTEGER)"
         of_event = {"_epoch": "e._epoch", "_what": what, "_moves": "FALSE", "_row": index}
-        yield _in_lines(spec.keys, table, columns | of_event | {"_moved_from": "NULL"})
+        yield _in_lines(spec.keys, table, columns | of_event)
 
 
 def _in_lines(keys: Sequence[str], table: str, columns: Mapping[str, str]) -> str:
@@ -263,11 +266,9 @@ def _at(event: Event) -> _At:
     return tuple(event[name] for name in COORDINATES)
 
 
-def _place(columns: Sequence[str], event: Event, *, by_time: bool) -> _At:
+def _place(order: Sequence[str], event: Event) -> _At:
     """Return what orders the events of a key; what is remembered comes behind its record."""
-    epoch, order = (event["_epoch"],), tuple(event[name] for name in columns)
-    place = (*order[:1], *epoch, *order[1:]) if by_time else (*epoch, *order)
-    return (*place, event["_row"], event["_what"] in _REMEMBERED)
+    return (*(event[name] for name in (*order, "_row")), event["_what"] in _REMEMBERED)
 
 
 class _Walk:
@@ -289,20 +290,24 @@ class _Walk:
     def go(self, events: Iterable[Event], waiting: Collection[_At]) -> None:
         """Walk to the end, past the records that wait."""
         for event in events:
-            if _at(event) in waiting and event["_what"] not in _REMEMBERED:
-                self._pass(event)
+            what = event["_what"]
+            if _at(event) in waiting and what not in _REMEMBERED:
+                if what in ("delete", "null"):
+                    self._open(event)
                 continue
-            what, was_spared, self._is_spared = event["_what"], self._is_spared, False
+            was_spared, self._is_spared = self._is_spared, False
             if what in _REMEMBERED:
                 self._know(event)
             elif what in ("row", "there", "left"):
                 self._arrive(event)
-            elif what == "null" and was_spared:
-                # It repeats the delete before it.
-                self._spare(event)
             elif what == "gone":
                 self._end(event)
-            elif not (self._others or self._has_left(event)):
+            elif self._has_left(event) or (
+                what == "null" and (was_spared or self._is_behind(event))
+            ):
+                # It repeats a delete.
+                self._spare(event)
+            elif not self._others:
                 self._there = None
             elif self._is_blind(event):
                 self._there = None
@@ -310,23 +315,20 @@ class _Walk:
             else:
                 self._leave(event)
 
-    def _pass(self, event: Event) -> None:
-        if event["_what"] in ("delete", "null"):
-            self._is_open = True
-            self._outcomes.remembered.append((event["_nth"], event["_nth"], _OPEN))
+    def _open(self, event: Event) -> None:
+        self._is_open = True
+        self._outcomes.remembered.append((event["_nth"], event["_nth"], _OPEN))
 
     def _know(self, event: Event) -> None:
         if event["_what"] == _OPEN:
             self._is_open = True
-            return
-        if event["_what"] == _BEGUN:
+        elif event["_what"] == _BEGUN:
             self._moved_at.append(self._moment(event))
             self._others.append(event)
-            return
-        self._left.append((self._moment(event), event))
-        alike = (at for at, other in enumerate(self._others) if self._is_same(other, event))
-        if (at := next(alike, None)) is not None:
-            del self._others[at]
+        else:
+            self._left.append((self._moment(event), event))
+            alike = [other for other in self._others if self._is_same(other, event)]
+            self._others = [other for other in self._others if other not in alike[:1]]
 
     def _end(self, gone: Event) -> None:
         """Meet a delete of an earlier batch: it may have been of the row moved upon.
@@ -349,18 +351,19 @@ class _Walk:
             self._others.append(there)
             self._moved_at.append(self._moment(event))
             self._outcomes.remembered.append((event["_nth"], there["_nth"], _BEGUN))
+            if there["_unavailable"]:
+                # Its values are not known, so that no row is like it.
+                self._open(event)
         self._there = event
 
     def _leave(self, event: Event) -> None:
-        if self._has_left(event):
-            self._spare(event)
-            return
         rows = [*self._others, *([self._there] if self._there else [])]
         meant = [row for row in rows if self._tells(event, row)]
         # Of rows that are alike, any may leave, as long as one stays.
         is_told = self._are_alike(rows) or self._are_alike(meant)
         alike = meant or rows
-        left, may_be_last = alike[0], self._is_open and alike[-1] is self._there
+        is_open = self._is_open or alike[-1]["_unavailable"]
+        left, may_be_last = alike[0], is_open and alike[-1] is self._there
         if not is_told or left is self._there or may_be_last:
             if _at(event) in self._of_others:
                 self._spare(event)
@@ -371,6 +374,12 @@ class _Walk:
         self._left.append((self._moment(event), left))
         self._spare(event)
         self._outcomes.remembered.append((event["_nth"], left["_nth"], _ENDED))
+
+    def _is_behind(self, null: Event) -> bool:
+        """Tell a null value whose delete, the record before it, was in an earlier batch."""
+        before = (null["_epoch"], *_at(null)[:-1], null["_offset"] - 1)
+        ended = (row for _, row in self._left if row["_what"] == _ENDED)
+        return any((row["_epoch"], *_at(row)) == before for row in ended)
 
     def _is_blind(self, event: Event) -> bool:
         """Tell a delete that takes what is there: it has its key alone, and no order.
@@ -392,8 +401,9 @@ class _Walk:
         if not moment:
             same = (*self._columns, "_moved_from")
             return there["_moves"] and all(there[name] == event[name] for name in same)
-        is_there = self._moment(there) == moment and self._is_same(there, event)
-        return is_there or moment in self._moved_at
+        # The row has kept what this record leaves out.
+        is_same = self._is_same(there, event, event["_unavailable"] or ())
+        return (self._moment(there) == moment and is_same) or moment in self._moved_at
 
     def _has_left(self, event: Event) -> bool:
         """Tell a delete that is repeated so: of a row that has left at its position."""
@@ -409,8 +419,8 @@ class _Walk:
     def _moment(self, event: Event) -> _At:
         return tuple(event[name] for name in self._sequence)
 
-    def _is_same(self, one: Event, other: Event) -> bool:
-        return all(one[name] == other[name] for name in self._of_row)
+    def _is_same(self, one: Event, other: Event, unsent: Collection[str] = ()) -> bool:
+        return all(one[name] == other[name] for name in self._of_row if name not in unsent)
 
     def _are_alike(self, rows: Sequence[Event]) -> bool:
         return bool(rows) and all(self._is_same(rows[0], row) for row in rows)

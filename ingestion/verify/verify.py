@@ -217,11 +217,8 @@ class _Proof:
             if newest and newest.metadata and newest.version > since:
                 kinds.append(newest.metadata.kind)
         goes = {"rewind", "erase", "truncate", "accept", "schema"}
-        if (
-            "time travel" in self._spec.sink.kind.cannot
-            and self._spec.keys
-            and {*parts} <= {"rows"}
-        ):
+        cannot = self._spec.sink.kind.cannot
+        if "time travel" in cannot and self._spec.keys and {*parts} <= {"rows"}:
             goes |= {*kinds}
         if kind := next((kind for kind in kinds if kind in goes), None):
             raise TableBusyError(
@@ -231,7 +228,8 @@ class _Proof:
 
     def _prove_the_ledger(self, snapshot: Snapshot) -> None:
         mine, add = snapshot.ledger_of_table, self._differences.add
-        add(_altered_commits(snapshot))
+        altered = (each.altered for each in snapshot.commits if each.altered)
+        add(Difference("ledger", f"{each}: restore it from a backup") for each in altered)
         standing = without_undone(mine)
         unknown = snapshot.unknown
         add(ledger.broken_numbers(snapshot.ledger, table_id=snapshot.table_id, unknown=unknown))
@@ -272,7 +270,8 @@ class _Proof:
         for stream, _ in route.tables:
             path = StreamPaths.of(stream, self._settings).ledger
             with self._damage_is_different("ledger", translate_read_errors(path)):
-                ledgers[stream] = _of_newest_table(read_ledger(path))
+                rows = read_ledger(path)
+                ledgers[stream] = [row for row in rows if row.table_id == rows[-1].table_id]
         is_whole = len(ledgers) == len(route.tables)
         counts = counts_across(route, ledgers) if is_whole else {}
         self._routes = terms_of(counts) if counts else {}
@@ -349,7 +348,9 @@ class _Proof:
             in_ledger = {batch.seq for batch in self._snapshot.ledger_of_table}
             counts = [pair for pair in proof.count() if pair[0].seq in in_ledger]
             wrong = [each for batch, recount in counts for each in miscounts(batch, recount)]
-            quarantined, bare = self._quarantined_since(last, coverage), Counter[int]()
+            names = (*quarantine.COLUMNS, quarantine.MARK)
+            marked = rows_through(coverage.last_seq, self._paths.quarantine, names)
+            quarantined, bare = quarantine.Seen(marked, through=last), Counter[int]()
             with translate_read_errors(self._paths.quarantine):
                 wrong += quarantine.misplaced(quarantined.later(), proof.bad, coverage, bare=bare)
             if wrong or bare or (before and before.quarantine != quarantined.earlier):
@@ -366,11 +367,6 @@ class _Proof:
                 coverage.is_remembered = True
             if not self._differences.counts and (before is None or self._last_seq > before.seq):
                 self._remember(proof, quarantined.all, redrives, coverage)
-
-    def _quarantined_since(self, seq: int, coverage: Coverage) -> quarantine.Seen:
-        names = (*quarantine.COLUMNS, quarantine.MARK)
-        rows = rows_through(coverage.last_seq, self._paths.quarantine, names)
-        return quarantine.Seen(rows, through=seq)
 
     def _compare_in_columns(self, proof: ColumnProof) -> int:
         table, told = self._paths.table, partial(self._tell, "comparing the table")
@@ -426,10 +422,8 @@ class _Proof:
         with self._damage_is_different("quarantine", translate_read_errors(self._paths.quarantine)):
             self._prove_the_quarantine(fold, coverage)
         self._limits.extend((*redrives.limits(), *fold.rule.limits()))
-        rule, truncates = fold.rule, fold.last_truncates
-        self._prove_the_rows(
-            RowsProof(self._spec, rule, rule.rows(), coverage, truncates=truncates)
-        )
+        rows, truncates = fold.rule.rows(), fold.last_truncates
+        self._prove_the_rows(RowsProof(self._spec, fold.rule, rows, coverage, truncates=truncates))
 
     def _prove_the_quarantine(self, fold: Fold, coverage: Coverage) -> None:
         path, bare = self._paths.quarantine, Counter[int]()
@@ -470,8 +464,7 @@ class _Proof:
             self._tell("reading the topic", self._counts["records"], total)
 
     def _prove_the_rows(self, proof: RowsProof) -> None:
-        version = self._snapshot.version
-        table = self._paths.table
+        version, table = self._snapshot.version, self._paths.table
         with self._damage_is_different("rows", table.translate_read_errors()):
             done, total = 0, table.log().row_count() or 0
             for rows in rows_in(table.scan(proof.names, version)):
@@ -503,16 +496,6 @@ class _Proof:
             if str(error) not in self._damages:
                 self._damages.add(str(error))
                 self._differences.add([Difference(part, str(error))])
-
-
-def _altered_commits(snapshot: Snapshot) -> Iterator[Difference]:
-    """Name the commits that are not as they were written."""
-    for commit in (each for each in snapshot.commits if each.altered):
-        yield Difference("ledger", f"{commit.altered}: restore it from a backup")
-
-
-def _of_newest_table(batches: Sequence[Batch]) -> list[Batch]:
-    return [each for each in batches if each.table_id == batches[-1].table_id]
 
 
 def _alterations(batches: Iterable[Batch]) -> Iterator[Alteration]:

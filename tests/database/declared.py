@@ -190,10 +190,7 @@ class Setup:
             return never
         # Nothing orders the events of two partitions; and by its key alone, without an order, a
         # delete takes the row that is there.
-        is_told = self.source.identity == "full"
-        # So does a null value whose delete was in an earlier batch.
-        is_cut = self.declared.tombstones == "delete" and self.declared.limit < UNCUT
-        taken = () if is_told and not is_cut else ("a key that is taken over",)
+        taken = () if self.source.identity == "full" else ("a key that is taken over",)
         untold = "a row of nulls that leaves a key to another"
         # It may be the same move, sent once more.
         repeated = "a key that is taken over by its like from the same key"

@@ -201,9 +201,14 @@ class History:
         image = source.image(row, change.altered)
         if not change.is_vacated and not any(v for n, v in image.items() if n not in fixed):
             yield "a row of nulls that leaves a key to another"
-        table_of = self.setup.declared.table_of
-        if other is not None and table_of(row) != table_of(other):
+        if other is not None and self._passes(row, other):
             yield "a key that a row of another table passes"
+
+    def _passes(self, row: Row, other: Row) -> bool:
+        """Tell a row that leaves the key of a row of another table, or of one that it is not in."""
+        declared = self.setup.declared
+        is_hidden = (declared.has(t, other) and not declared.has(t, row) for t in declared.tables)
+        return declared.table_of(row) != declared.table_of(other) or any(is_hidden)
 
 
 def _changes(step: Step, database: Database) -> list[Change]:

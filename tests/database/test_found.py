@@ -251,6 +251,37 @@ FOUND: Final[Mapping[str, History]] = {
         Transaction((Delete(61),)),
         tombstones="delete",
     ),
+    "a null value in the batch after its delete": of(
+        *(put(3), put(1, v="b"), Transaction((Move(3, 1), Delete(1)))),
+        tombstones="delete",
+        limit=3,
+    ),
+    "a move that comes again without its large value": of(
+        *(put(4, wide="w" * 8), moves((4, 5)), ReadAll(), Restart(1), ReadAll()),
+        Transaction((Delete(5),)),
+        source=Source(identity="nothing"),
+        is_ordered=True,
+    ),
+    "a move that comes again twice without its large value": of(
+        *(put(4, wide="w" * 8), moves((4, 5)), ReadAll(), Restart(1), ReadAll(), Restart(1)),
+        source=Source(identity="nothing"),
+        is_ordered=True,
+    ),
+    "a key that is taken over by a row whose large value is left out": of(
+        *(put(1, wide="w" * 8), put(2), ReadAll(), Transaction((Move(1, 2), Delete(1)))),
+        source=KEYS_ONLY,
+        is_ordered=True,
+    ),
+    **{
+        f"a key that is taken over from a row whose large value is left out, {limit} at once": of(
+            *(put(1), put(4, wide="w" * 8), ReadAll(), moves((4, 2))),
+            Transaction((Move(1, 2), Move(1, 3))),
+            source=KEYS_ONLY,
+            is_ordered=True,
+            limit=limit,
+        )
+        for limit in (32, 2)
+    },
     "a marked row whose delete is another table's record": of(
         *(put(22, state="closed"), put(21), moves((21, 22), (22, 25))),
         tables=MARKED,

@@ -133,6 +133,24 @@ def test_a_row_that_an_update_moves_takes_its_columns_along(world: World, engine
     assert find_problems(world) == ()
 
 
+@pytest.mark.parametrize("engine", ["local", *twins("spark")])
+@pytest.mark.parametrize(("text", "score"), [(MISSING, 1.5), ("t", "NaN")], ids=["left out", "NaN"])
+def test_a_move_that_comes_again_is_the_same_move(
+    world: World, engine: str, text: str, score: Any
+) -> None:
+    """Though the row has what its record leaves out, or a value that equals no other."""
+    world.settings = world.settings.model_copy(update={"merge_engine": engine})
+    world.declare(schema=f"{COLUMNS}, score DOUBLE", format=FORMAT, **ORDERED)
+    move = event("u", 2, {"id": 1}, {**row(2, "a", text), "score": score})
+    run(world, event("c", 1, None, {**row(1, "a"), "score": score}), move)
+    run(world, move)
+    assert there(world) == [(2, "a", "t")]
+    run(world, event("d", 3, {"id": 2}, None))
+
+    assert there(world) == []
+    assert find_problems(world) == ()
+
+
 def test_an_update_that_tells_half_of_an_old_key_waits(world: World) -> None:
     """Neither of its rows is written, and the reason names what is missing."""
     world.declare(schema=COLUMNS, format=FORMAT, keys=["id", "name"])

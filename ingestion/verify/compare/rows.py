@@ -214,11 +214,8 @@ def tombstones_of(
         changes = []
         for delete in (dict(zip(columns, row, strict=True)) for row in rows):
             key = text_of(delete[name] for name in spec.keys)
-            place = (
-                delete["_epoch"],
-                *(ranked(delete[name]) for name in spec.order_columns),
-                *element,
-            )
+            order = (ranked(delete[name]) for name in spec.order_columns)
+            place = (delete["_epoch"], *order, *element)
             changes.append(RowChange(key=key, place=place, row=None, seq=delete["_seq"]))
         yield changes
 

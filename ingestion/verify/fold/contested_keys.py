@@ -20,7 +20,15 @@ from oncelake.ingestion.verify.fold.rule import (
     Settled,
     add_events,
 )
-from oncelake.ingestion.verify.read.record import Place, Record, Row, RowChange
+from oncelake.ingestion.verify.read.record import (
+    Place,
+    Record,
+    Row,
+    RowChange,
+    at_of,
+    offset_of,
+    ranked,
+)
 from oncelake.ingestion.verify.read.spill import SpillTable
 
 _LATE: Final = "a later delete of its new key was read before it, and may have been of either row"
@@ -41,7 +49,7 @@ class Contest:
         pushed: Rows onto which another has moved, and that have not left yet, each behind the place
             of that move.
         arrivals: Positions in the database's log of the moves onto them.
-        departures: Of the moves by which such rows have left, each with the row.
+        departures: Places of the records by which such rows have left, each with the row.
         is_doubtful: Whether a record in quarantine may have taken any of the rows.
     """
 
@@ -52,8 +60,7 @@ class Contest:
 
     def copied(self) -> Contest:
         """Return one that can be changed alone."""
-        parts = ([*self.pushed], {*self.arrivals}, [*self.departures])
-        return Contest(*parts, is_doubtful=self.is_doubtful)
+        return Contest([*self.pushed], {*self.arrivals}, [*self.departures], self.is_doubtful)
 
 
 class ContestedKeys:
@@ -79,13 +86,12 @@ class ContestedKeys:
         self._width = len(spec.types)
         self._of_row = [i for i, n in enumerate(spec.types) if n not in fixed]
         told = spec.leaving_columns if spec.leaves_by_where else spec.types
-        self._told = {i for i, n in enumerate(spec.types) if n in told}
+        self._told_by = {i for i, n in enumerate(spec.types) if n in told}
 
     def take(self, changes: Sequence[RowChange]) -> None:
         """Keep changes until the batch is whole."""
         add_events(self._new, changes)
-        moved = (each for each in changes if each.moves and self._arrives(each))
-        self._moving.update(change.key for change in moved)
+        self._moving |= {each.key for each in changes if each.moves and self._arrives(each)}
 
     def erase(self, erased: Erased) -> None:
         """Forget the contests of a key, or all where everything was deleted."""
@@ -110,9 +116,8 @@ class ContestedKeys:
             self._refuse_unknown(lines, waiting)
         self._contests |= contests
         self._moving.clear()
-        settled = Settled(bad=[*waiting.values()])
+        settled = Settled(bad=[*waiting.values()], taken_back=-len(waiting))
         settled.spared = sum(not is_left for is_left in spared.values())
-        settled.taken_back = -len(waiting)
         rows = (change for each in self._new.chunks() for line in each.values() for change in line)
         for row in rows:
             is_bad = (row.at, row.offset) in waiting
@@ -142,13 +147,14 @@ class ContestedKeys:
         contests: dict[str, Contest] = {}
         for key, line in lines.items():
             contest, there = self._contests.get(key, Contest()).copied(), None
-            is_repeated = False
+            was_spared = False
             for change in line:
                 if (change.at, change.offset) in waiting:
                     contest.is_doubtful |= not self._arrives(change)
                     continue
-                was_spared = is_repeated and change.mover is None
-                is_repeated = False
+                was_spared = change.mover is None and (was_spared or self._is_next(change))
+                is_again = was_spared or self._has_left(contest, change)
+                was_spared = False
                 if (key, change.place) in self._gone:
                     if there is not None and self._came_late(there, change):
                         assert there.record is not None, "it is of a move"
@@ -156,19 +162,21 @@ class ContestedKeys:
                     there = None
                 elif self._arrives(change):
                     there = self._arrived(contest, there, change)
-                elif not (self._is_contested(contest, change) or was_spared):
+                elif not (is_again or self._pushed(contest, change)):
                     self._refuse_another(there, change)
                     there = None
-                elif self._is_blind(change) and not was_spared:
+                elif not is_again and self._is_blind(change):
                     there = None
+                    contest.departures += ((change.place, row) for _, row in contest.pushed)
                     contest.pushed.clear()
                 elif (
-                    self._spares(contest, there, change, is_repeated=was_spared)
+                    is_again
+                    or self._spares(contest, there, change)
                     or change.is_alone
                     or change.record is None
                 ):
                     spared[key, change.place] = change.is_left or change.is_gone
-                    is_repeated = True
+                    was_spared = True
                 else:
                     unknown[change.at, change.offset] = change.record, _WHY
             contests[key] = contest
@@ -187,7 +195,7 @@ class ContestedKeys:
         """Refuse to decide about a delete of a row that had the key before any that is known."""
         if there is None or change.mover is None or not self._coverage.doubts(None):
             return
-        if not _tells(self._told_of(change.mover), self._row(there)):
+        if not _tells(self._told(change), self._row(there)):
             raise UnprovableError(_UNKNOWN)
 
     def _arrived(self, contest: Contest, there: RowChange | None, change: RowChange) -> RowChange:
@@ -198,88 +206,86 @@ class ContestedKeys:
             contest.arrivals.add(moment or change.place)
         if not change.moves or there is None:
             return change
+        one, other = self._values(there), self._values(change)
         if moment:
-            is_same = moment == there.place[self._order] and self._row(there) == self._row(change)
+            # The row has kept what this record leaves out.
+            told = (i for i in self._of_row if i not in change.left_out)
+            is_same = moment == there.place[self._order] and all(one[i] == other[i] for i in told)
             is_repeated = is_same or moment in contest.arrivals
         else:
             # Without a position, it is the move of the batch that has made this row of this key.
-            is_same = self._columns_of(there) == self._columns_of(change)
-            is_repeated = there.moves and is_same and there.moved_from == change.moved_from
+            is_repeated = there.moves and one == other and there.moved_from == change.moved_from
         if not is_repeated:
             contest.pushed.append((self._when(change), self._row(there)))
             contest.arrivals.add(moment or change.place)
+            # Of what it leaves out the values are not known, so that no row is like it.
+            contest.is_doubtful |= bool(there.left_out)
         return change
 
     def _came_late(self, there: RowChange, gone: RowChange) -> bool:
         """Tell a row moved upon one that was deleted since, by another partition's record."""
-        is_ordered = bool(there.place[self._order])
-        return is_ordered and there.moves and not there.is_left and there.at != gone.at
+        is_of_another = there.at != gone.at and not there.is_left
+        return self._order.stop > 1 and there.moves and is_of_another
 
-    def _columns_of(self, change: RowChange) -> Row | None:
-        values = change.mover if change.is_left else change.row
-        return values and values[: self._width]
-
-    def _row(self, change: RowChange) -> Row:
+    def _values(self, change: RowChange) -> Row:
         values = change.mover if change.is_left else change.row
         assert values is not None, "it has a row, in this table or another"
+        return tuple(map(ranked, values[: self._width]))
+
+    def _row(self, change: RowChange) -> Row:
+        values = self._values(change)
         return tuple(values[i] for i in self._of_row)
 
-    def _is_contested(self, contest: Contest, change: RowChange) -> bool:
-        return bool(self._pushed(contest, change)) or self._is_repeated(contest, change)
+    def _told(self, change: RowChange) -> Row:
+        """Return what the record of a delete tells of its row; a null value tells nothing."""
+        values = change.mover or (None,) * self._width
+        return tuple(ranked(values[i]) if i in self._told_by else None for i in self._of_row)
 
     def _pushed(self, contest: Contest, change: RowChange) -> list[Row]:
         """Return the rows that were moved upon before a change, which may come late."""
         return [row for at, row in contest.pushed if at <= self._when(change)]
 
-    def _is_repeated(self, contest: Contest, change: RowChange) -> bool:
+    def _has_left(self, contest: Contest, change: RowChange) -> bool:
         """Tell a delete of a row that has left already, at the same position."""
-        moment = change.place[self._order]
-        told = () if change.mover is None else self._told_of(change.mover)
+        moment, told = change.place[self._order], self._told(change)
         return bool(moment) and any(
-            at == moment and (not any(told) or _tells(told, row)) for at, row in contest.departures
+            at[self._order] == moment and _tells(told, row) for at, row in contest.departures
         )
+
+    def _is_next(self, null: RowChange) -> bool:
+        """Tell a null value whose delete, the record before it, was in an earlier batch."""
+        before = (null.place[0], null.at, null.offset - 1)
+        left = self._contests.get(null.key, Contest()).departures
+        return any((at[0], at_of(at), offset_of(at)) == before for at, _ in left)
 
     def _is_blind(self, change: RowChange) -> bool:
         """Tell a delete that has nothing but its key, where no order tells a repeated one."""
-        has_order = bool(change.place[self._order])
-        told = () if change.mover is None else self._told_of(change.mover)
-        return not (has_order or any(told))
+        return not (change.place[self._order] or any(self._told(change)))
 
-    def _spares(
-        self, contest: Contest, there: RowChange | None, change: RowChange, *, is_repeated: bool
-    ) -> bool:
+    def _spares(self, contest: Contest, there: RowChange | None, change: RowChange) -> bool:
         """Tell whether a pushed row, and no other, is the one that a delete takes from its key."""
-        moment = change.place[self._order]
-        # A null value tells of no row, and repeats the delete before it.
-        if self._is_repeated(contest, change) or (change.mover is None and is_repeated):
-            return True
-        told = () if change.mover is None else self._told_of(change.mover)
         pushed = self._pushed(contest, change)
         rows = [*pushed, *([] if there is None else [self._row(there)])]
-        meant = [row for row in rows if _tells(told, row)] if any(told) else []
         if any(row != rows[0] for row in rows):
-            if not meant or any(row != meant[0] for row in meant):
+            told = self._told(change)
+            rows = [row for row in rows if _tells(told, row)]
+            if not rows or any(row != rows[0] for row in rows):
                 return False
-            rows = meant
         # The newest row alone would stay, or none at all.
         may_be_newest = there is not None and rows[0] == self._row(there)
-        may_be_none = contest.is_doubtful or self._is_behind
+        may_be_none = contest.is_doubtful or self._is_behind or (there and there.left_out)
         if rows[0] not in pushed or (may_be_none and may_be_newest):
             return False
         del contest.pushed[[row for _, row in contest.pushed].index(rows[0])]
-        contest.departures.append((moment or change.place, rows[0]))
+        contest.departures.append((change.place, rows[0]))
         return True
-
-    def _told_of(self, row: Row) -> Row:
-        return tuple(row[i] if i in self._told else None for i in self._of_row)
 
     def _arrives(self, change: RowChange) -> bool:
         return not change.is_delete or (change.is_left and not change.is_gone)
 
     def _when(self, change: RowChange) -> Place:
-        """Return what orders the events of a key: history goes by time before the epoch."""
-        epoch, *order = change.place
-        return (*order[:1], epoch, *order[1:]) if self._by_time else change.place
+        """Return what orders the events of a key."""
+        return change.when if self._by_time else change.place
 
     def _left(self, spared: Container[_Name], waiting: Container[_At]) -> Iterator[list[RowChange]]:
         for events in self._new.chunks():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import takewhile
 
 from oncelake.ingestion.kafka.offsets import TopicPartition
 from oncelake.ingestion.verify.fold.rule import Erased, Events, FoldContext, Settled, add_events
@@ -118,7 +119,13 @@ class _Walk:
         line = [event for event in self._filled[key] if event is not None]
         if self._is_history or not line:
             return line
-        return line[-2:] if line[-1].is_delete else line[-1:]
+        if not line[-1].is_delete:
+            return line[-1:]
+        # A delete that has come again has ended the row before the first.
+        end = self._moment(line[-1])
+        again = takewhile(lambda e: end and e.is_delete and self._moment(e) == end, line[-2::-1])
+        first = len(line) - 1 - sum(1 for _ in again)
+        return [*line[:first][-1:], line[-1]]
 
     def _go(self, key: str, until: int) -> RowChange | None:
         """Walk a key's line up to an event; return the row that is there before it."""
@@ -221,6 +228,4 @@ class _Walk:
 
     def _when(self, event: tuple[RowChange, bool]) -> tuple[Place, bool]:
         change, is_new = event
-        epoch, *order = change.place
-        moment, coordinates = order[: self._order.stop - 1], order[self._order.stop - 1 :]
-        return (*moment, epoch, *coordinates) if self._is_history else change.place, is_new
+        return change.when if self._is_history else change.place, is_new

@@ -204,8 +204,7 @@ class Redrives:
     def waits_for_its_key(self, record: Record) -> bool:
         """Tell whether a record waits since it is unknown which row has left its key."""
         entry = self._entry(record)
-        is_of_a_move = entry is not None and entry.reason == _MOVED
-        return is_of_a_move and self.is_kept_back(record)
+        return entry is not None and entry.reason == _MOVED and entry.redriven_seq is None
 
     def without_waiting(self, records: Sequence[Record], seq: int) -> tuple[Sequence[Record], int]:
         """Leave out the records that waited in quarantine when batch ``seq`` read them again.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise, zip_longest
+from operator import attrgetter
 
 from oncelake.ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
 from oncelake.ingestion.verify.decode.coerce import UnprovableError
@@ -60,7 +61,7 @@ class HistoryRule(Rule):
                 added = tuple(event for event in events if event.place not in places)
                 if again := len(events) - len(added):
                     recount.dispositions["unchanged"] += again
-                known[key] = tuple(sorted((*before, *added), key=_when))
+                known[key] = tuple(sorted((*before, *added), key=attrgetter("when")))
                 self._count(before, added, known[key], recount)
             self._events.put(known)
         self._new.clear()
@@ -144,12 +145,6 @@ class HistoryRule(Rule):
         if not self._tracked or one is None or one.row is None or other.row is None:
             return True
         return any(ranked(one.row[at]) != ranked(other.row[at]) for at in self._tracked)
-
-
-def _when(change: RowChange) -> Place:
-    """Put the time before the epoch: history goes by time, and one topic follows another."""
-    epoch, moment, *coordinates = change.place
-    return (moment, epoch, *coordinates)
 
 
 def _moment(change: RowChange) -> object:

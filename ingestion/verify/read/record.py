@@ -164,6 +164,12 @@ class RowChange(NamedTuple):
         """The record's offset."""
         return offset_of(self.place)
 
+    @property
+    def when(self) -> Place:
+        """Its place in a history, which goes by time before the epoch: a topic follows another."""
+        epoch, moment, *coordinates = self.place
+        return (moment, epoch, *coordinates)
+
     def __str__(self) -> str:
         """Say where the record lies."""
         return f"{self.at} offset {self.offset}"
