@@ -163,7 +163,9 @@ class _Events:
             self._log(event)
         self._log(
             dg.AssetMaterialization(
-                evidence.asset_key, metadata=metadata_of(evidence), tags=version_tags(evidence)
+                evidence.asset_key,
+                metadata=metadata_of(evidence),
+                tags=version_tags(evidence.data_version),
             )
         )
         self._log_checks(declared, check_results(evidence))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
-from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.assets.translation import Translation
 from oncelake.ingestion.declaration.files.loader import DeclaredStream, reload_stream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import (
@@ -56,11 +56,9 @@ def standing_refusal(
     instance: dg.DagsterInstance,
     declared: DeclaredStream,
     settings: Settings,
-    *,
-    translation: Translation = AS_DECLARED,
+    run: dg.DagsterRun | None,
 ) -> str | None:
     """Return in words the refusal that ended a stream's last run, if nothing has changed since."""
-    run = last_run(instance, translation.key(declared.name))
     # A run that was executed again has its parent's tags, whatever became of it.
     if run is None or REFUSED not in run.tags or run.status is not dg.DagsterRunStatus.FAILURE:
         return None
@@ -75,11 +73,17 @@ def standing_refusal(
     )
 
 
-def last_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.DagsterRun | None:
-    """Return the last run in which an asset was to be materialized."""
-    records = instance.get_asset_records([key])
-    run_id = records[0].asset_entry.last_run_id if records else None
-    return instance.get_run_by_id(run_id) if run_id else None
+def last_runs(
+    instance: dg.DagsterInstance, streams: Iterable[str], translation: Translation
+) -> dict[str, dg.DagsterRun]:
+    """Return the last run in which each stream was to be materialized, by one look for all."""
+    names = {translation.key(stream): stream for stream in streams}
+    records = instance.get_asset_records([*names]) if names else ()
+    entries = [each.asset_entry for each in records]
+    ids = {each.asset_key: each.last_run_id for each in entries if each.last_run_id}
+    runs = instance.get_runs(dg.RunsFilter(run_ids=[*ids.values()])) if ids else ()
+    by_id = {run.run_id: run for run in runs}
+    return {names[key]: by_id[run_id] for key, run_id in ids.items() if run_id in by_id}
 
 
 def _says(instance: dg.DagsterInstance, run_id: str) -> str:

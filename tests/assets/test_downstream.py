@@ -133,6 +133,7 @@ def accept(bad: LedgerRow) -> None:
     Ledger(Location.of(load_settings().lake / "orders__ledger")).put(replace(bad, accepted="ok"))
 
 
+TOLERANT = {"warn_above": 1, "fail_above": 1}
 BAD = {
     "quarantine_rate": batch(1, 0, 10, inserted=5, quarantined=5),
     "books_balance": batch(1, 0, 10, balanced=False),
@@ -212,6 +213,51 @@ def test_a_run_that_found_nothing_starts_only_what_does_not_ask_for_data(
 
     assert [each & {"daily_totals"} for each in started] == [{"daily_totals"}, set()] * 2
     assert all("eager_totals" in each for each in started)
+
+
+@pytest.mark.parametrize(
+    ("becomes", "starts"),
+    [
+        ("routed_elsewhere", False),
+        ("unrouted", False),
+        ("filtered", False),
+        ("stale", False),
+        ("deleted", True),
+        ("updated", True),
+    ],
+)
+def test_records_that_change_no_row_start_nothing(
+    tmp_path: Path, instance: dg.DagsterInstance, becomes: str, starts: bool
+) -> None:
+    """Of a topic that fills ten tables, each batch is one of all ten."""
+    team = Team(declared(tmp_path), instance)
+    team.run(batch(1, 0, 10))
+    first = ["daily_totals" in team.started() for _ in range(2)]
+
+    assert team.run(batch(2, 10, 20, inserted=0, **{becomes: 10})).success
+
+    assert first == [True, False]
+    assert ["daily_totals" in team.started() for _ in range(2)] == [starts, False]
+
+
+def test_what_reads_the_quarantine_is_started_by_records_that_wait_there(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """Its version is not that of the rows: such a batch may change none."""
+    team, seen = Team(declared(tmp_path, quarantine_rate=TOLERANT), instance), []
+    for found in ([batch(1, 0, 10)], [batch(2, 10, 20, inserted=0, quarantined=10)], []):
+        assert team.run(*found).success
+        seen.append([version_of(team, each) for each in ("orders", "orders__quarantine")])
+
+    assert seen == [["t 1", "t 0"], ["t 1", "t 2"], ["t 1", "t 2"]]
+
+
+def version_of(team: Team, asset: str) -> str | None:
+    """Return the data version of an asset."""
+    entry = team.instance.get_latest_materialization_event(dg.AssetKey(asset))
+    assert entry is not None
+    assert entry.asset_materialization is not None
+    return entry.asset_materialization.tags.get("dagster/data_version")
 
 
 def test_a_stream_that_is_requested_starts_nothing_before_it_has_rows(
