@@ -58,13 +58,11 @@ def standing_refusal(
     settings: Settings,
     run: dg.DagsterRun | None,
 ) -> str | None:
-    """Return in words the refusal that ended a stream's last run, if nothing has changed since."""
-    # A run that was executed again has its parent's tags, whatever became of it.
-    if run is None or REFUSED not in run.tags or run.status is not dg.DagsterRunStatus.FAILURE:
+    """Return in words why a stream's last run was refused, if nothing has changed since."""
+    if run is None or REFUSED not in run.tags:
         return None
-    if time.time() > float(run.tags.get(REFUSED_UNTIL, "inf")):
-        return None
-    if run.tags.get(REFUSED_AT) != state_of(declared, settings):
+    has_lapsed = time.time() > float(run.tags.get(REFUSED_UNTIL, "inf"))
+    if has_lapsed or run.tags.get(REFUSED_AT) != state_of(declared, settings):
         return None
     return (
         f"run {run.run_id[:8]} was refused ({run.tags[REFUSED]}), and neither the table, its "
@@ -73,17 +71,21 @@ def standing_refusal(
     )
 
 
-def last_runs(
+def last_failures(
     instance: dg.DagsterInstance, streams: Iterable[str], translation: Translation
 ) -> dict[str, dg.DagsterRun]:
-    """Return the last run in which each stream was to be materialized, by one look for all."""
+    """Return the last run of each stream whose last run failed, by one look for all of them.
+
+    A run that was executed again has its parent's tags, whatever became of it.
+    """
     names = {translation.key(stream): stream for stream in streams}
-    records = instance.get_asset_records([*names]) if names else ()
-    entries = [each.asset_entry for each in records]
-    ids = {each.asset_key: each.last_run_id for each in entries if each.last_run_id}
-    runs = instance.get_runs(dg.RunsFilter(run_ids=[*ids.values()])) if ids else ()
-    by_id = {run.run_id: run for run in runs}
-    return {names[key]: by_id[run_id] for key, run_id in ids.items() if run_id in by_id}
+    entries = [each.asset_entry for each in instance.get_asset_records([*names])] if names else []
+    ids = {names[each.asset_key]: each.last_run_id for each in entries if each.last_run_id}
+    if not ids:
+        return {}
+    failed = dg.RunsFilter(run_ids=[*ids.values()], statuses=[dg.DagsterRunStatus.FAILURE])
+    runs = {run.run_id: run for run in instance.get_runs(failed)}
+    return {name: runs[run_id] for name, run_id in ids.items() if run_id in runs}
 
 
 def _says(instance: dg.DagsterInstance, run_id: str) -> str:

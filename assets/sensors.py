@@ -24,7 +24,7 @@ import dagster as dg
 from oncelake.assets.doctor.idle import LAG_SENSOR
 from oncelake.assets.doctor.runs import UNDER_WAY, Runs
 from oncelake.assets.jobs.jobs import INGEST_JOB, STREAM_TAG, joined, run_of
-from oncelake.assets.refusals import last_runs, standing_refusal
+from oncelake.assets.refusals import last_failures, standing_refusal
 from oncelake.assets.translation import AS_DECLARED, ASKING, Translation
 from oncelake.ingestion.declaration.files.loader import (
     DeclaredStream,
@@ -109,8 +109,8 @@ def ingest_schedule(
             return dg.SkipReason(_is_gone(declared))
         asked = translation.resources(context, ASKING)
         settings = settings_of(*asked, most_seconds=_MOST_SECONDS)
-        last = last_runs(context.instance, [spec.name], translation).get(spec.name)
-        refused = standing_refusal(context.instance, declared, settings, last)
+        failed = last_failures(context.instance, [spec.name], translation).get(spec.name)
+        refused = standing_refusal(context.instance, declared, settings, failed)
         return dg.SkipReason(refused) if refused else run_of(spec.name, translation)
 
     try:
@@ -178,20 +178,30 @@ class _Watch:
     ) -> tuple[list[dg.RunRequest], dict[str, str]]:
         """Return the runs to start, and why others that are wished for are not."""
         by_name, now = {each.name: each for each in due}, time.time()
-        passed = _report_under_way(instance, self._settings, [*by_name], self._translation)
+        passed = self._under_way(instance, [*by_name])
         self._looked |= dict.fromkeys(by_name, now)
         wishes = {each.tags[STREAM_TAG]: each for each in self._wishes(instance, due, lags)}
-        last = last_runs(instance, wishes, self._translation)
+        failed = last_failures(instance, wishes, self._translation)
         requests, until = dict[str, dg.RunRequest](), time.monotonic() + _DECIDING_SECONDS
         for name, wish in wishes.items():
             if time.monotonic() > until:
                 del self._looked[name]
             elif name not in passed:
-                reason = self._why_not_now(instance, by_name[name], last.get(name))
+                reason = self._why_not_now(instance, by_name[name], failed.get(name))
                 requests |= {} if reason else {name: wish}
                 passed |= {name: reason} if reason else {}
-        failed = {name for name, run in last.items() if run.status is dg.DagsterRunStatus.FAILURE}
         return [*self._join(requests, failed)], passed
+
+    def _under_way(self, instance: dg.DagsterInstance, streams: Sequence[str]) -> dict[str, str]:
+        """Say of which streams a run is queued or runs, however it was started."""
+        runs, found = Runs(instance, self._settings, streams, self._translation), dict[str, str]()
+        for record in instance.get_run_records(dg.RunsFilter(statuses=UNDER_WAY)):
+            if of := runs.streams_of(record.dagster_run):
+                doctor = f"oncelake doctor {of[0]}"
+                says = report_under_way(instance, runs, record, of="this stream", doctor=doctor)
+                # The newest comes first.
+                found = dict.fromkeys(of, says) | found
+        return found
 
     def _join(
         self, requests: Mapping[str, dg.RunRequest], failed: Collection[str]
@@ -208,7 +218,7 @@ class _Watch:
             yield from [joined(together)] if len(together) > 1 else together
 
     def _why_not_now(
-        self, instance: dg.DagsterInstance, declared: DeclaredStream, last: dg.DagsterRun | None
+        self, instance: dg.DagsterInstance, declared: DeclaredStream, failed: dg.DagsterRun | None
     ) -> str | None:
         """Return in words what keeps a run from being started now, but for one under way."""
         from oncelake.ingestion.lake.lock import holder_of
@@ -221,13 +231,12 @@ class _Watch:
             return str(error)
         if holder:
             return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
-        if last is None or last.status is not dg.DagsterRunStatus.FAILURE:
+        if failed is None:
             return None
-        if refused := standing_refusal(instance, declared, self._settings, last):
-            return refused
         job = self._translation.name(INGEST_JOB)
         of_stream = dg.RunsFilter(job_name=job, tags={STREAM_TAG: declared.name})
-        return pause_after_failures(instance.get_run_records(of_stream, limit=6))
+        refused = standing_refusal(instance, declared, self._settings, failed)
+        return refused or pause_after_failures(instance.get_run_records(of_stream, limit=6))
 
     def _wishes(
         self, instance: dg.DagsterInstance, due: Sequence[DeclaredStream], lags: Lags
@@ -255,8 +264,7 @@ class _Watch:
         sees only materializations, so a run that finds nothing makes one.
         """
         asked = {self._translation.key(it.name): it for it in specs if not self._is_shown(it)}
-        records = instance.get_asset_records([*asked]) if asked else ()
-        entries = (each.asset_entry for each in records)
+        entries = [it.asset_entry for it in instance.get_asset_records([*asked])] if asked else []
         found = {each.asset_key: each.last_materialization for each in entries}
         for key, spec in asked.items():
             at = self._lags.position(spec)
@@ -332,24 +340,6 @@ def pause_after_failures(ended: Sequence[dg.RunRecord]) -> str | None:
     pause = min(_FIRST_PAUSE_SECONDS * 2 ** (len(failed) - 2), _LONGEST_PAUSE_SECONDS)
     left = (failed[0].end_time or 0) + pause - time.time()
     return f"the last runs failed; the next is tried in {left:.0f} s" if left > 0 else None
-
-
-def _report_under_way(
-    instance: dg.DagsterInstance,
-    settings: Settings,
-    streams: Sequence[str],
-    translation: Translation,
-) -> dict[str, str]:
-    """Say of which streams a run is queued or runs, however it was started."""
-    runs, found = Runs(instance, settings, streams, translation), dict[str, str]()
-    for record in instance.get_run_records(dg.RunsFilter(statuses=UNDER_WAY)):
-        if of := runs.streams_of(record.dagster_run):
-            says = report_under_way(
-                instance, runs, record, of="this stream", doctor=f"oncelake doctor {of[0]}"
-            )
-            # The newest comes first.
-            found = {**dict.fromkeys(of, says), **found}
-    return found
 
 
 def report_under_way(

@@ -118,9 +118,8 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
         if problems:
             raise InvalidSpecError("\n".join(problems))
         # What is known of a file that is not declared here counts once it is again.
-        state = self._known | state
         partial = state_path.with_name(f"{state_path.name}.partial")
-        partial.write_text(json.dumps(state, indent=2, sort_keys=True), "utf-8")
+        partial.write_text(json.dumps(self._known | state, indent=2, sort_keys=True), "utf-8")
         partial.replace(state_path)
 
     def _lake_resource(self, base: Path) -> LakeResource:

@@ -115,12 +115,8 @@ class Evidence:
 
     def version_of(self, counts: Collection[str]) -> str:
         """Return a version that changes with each batch of such records, and with each command."""
-        changed = (
-            row.seq
-            for row in reversed(self.ledger)
-            if row.kind != "ingest" or any(row.counts.get(name) for name in counts)
-        )
-        return f"{self.table_id} {next(changed, 0)}"
+        seqs = (r.seq for r in self.ledger if r.kind != "ingest" or any(map(r.counts.get, counts)))
+        return f"{self.table_id} {max(seqs, default=0)}"
 
     @property
     def judged(self) -> tuple[LedgerRow, ...]:
@@ -174,7 +170,7 @@ def gather(
         expected = judged
         if not judged and (not is_run or _is_unmet(instance, declared.spec, key)):
             expected = _last_batches(ledger)
-        evidence = Evidence(
+        return Evidence(
             spec=declared.spec,
             paths=paths,
             report=report,
@@ -188,8 +184,8 @@ def gather(
             retention=_retention(declared.spec, settings, report),
             waiting=known_waiting(paths.quarantine),
             translation=translation,
+            seconds=time.monotonic() - began,
         )
-        return replace(evidence, seconds=time.monotonic() - began)
 
 
 def standing_report(declared: DeclaredStream, settings: Settings, run_id: str) -> RunReport:

@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from oncelake.assets.refusals import last_runs, standing_refusal
+from oncelake.assets.refusals import last_failures, standing_refusal
 from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
@@ -122,8 +122,8 @@ def refusal_of(
     translation: Translation = AS_DECLARED,
 ) -> str | None:
     """Return the refusal that ended a stream's last run, if nothing has changed since."""
-    last = last_runs(instance, [stream.name], translation).get(stream.name)
-    return standing_refusal(instance, stream, settings or load_settings(), last)
+    failed = last_failures(instance, [stream.name], translation).get(stream.name)
+    return standing_refusal(instance, stream, settings or load_settings(), failed)
 
 
 def assert_sentence(result: dg.ExecuteInProcessResult, says: str) -> None:

@@ -75,7 +75,7 @@ class Redrives:
         self.good_today = self.unread_today = 0
         # Records in quarantine whose schema was unknown, by the batch that read them.
         self.lacked_schema: Counter[int] = Counter()
-        self._is_empty = True
+        self._is_empty, self._has_routes = True, spec.route is not None
         # The first batch that put a truncate aside.
         self._truncated = sys.maxsize
         # Where the quarantined records are.
@@ -132,14 +132,21 @@ class Redrives:
             recount.counts["overlap"] += held
         own, kept, redriven = self.partition(records, seq)
         today, result = classify(kept, seq), classify(own, seq)
-        still_bad = len(today.bad) + len(today.unread)
+        still_bad = len(today.bad) + len(today.unread) + self.count_without_value(today.changes)
         still_bad += 0 if self.applies_truncates else len(today.truncates)
-        still_bad += self.count_without_value(today.changes)
         self.good_today += len(kept) - still_bad
         self.unread_today += len(today.unread)
-        held_back = ((record, "by the declaration of that time") for record in (*kept, *redriven))
-        result.bad = [*held_back, *result.bad]
+        waited = [*kept, *redriven]
+        result.counts["tombstones_shared"] += self._count_shared(waited, seq, classify)
+        result.bad = [*((each, "by the declaration of that time") for each in waited), *result.bad]
         return result
+
+    def _count_shared(self, records: Sequence[Record], seq: int, classify: Classify) -> int:
+        """Count those that all tables of a topic take; none did whose schema was unknown."""
+        records = records if self._has_routes else ()
+        entries = self._entries.get(map(str, records))
+        routed = [each for each in records if entries[str(each)].reason != _UNKNOWN_SCHEMA]
+        return classify(routed, seq).counts["tombstones_shared"]
 
     def put_aside(
         self,
@@ -165,9 +172,7 @@ class Redrives:
             Those that today's declaration classifies; those that were bad for another one, and that
             wait in quarantine; those that a later redrive has sent in, or none can.
         """
-        classified: list[Record] = []
-        kept: list[Record] = []
-        redriven: list[Record] = []
+        classified, kept, redriven = list[Record](), list[Record](), list[Record]()
         later = {}
         entries = {} if self._is_empty else self._entries.get(map(str, records))
         for record in records:
@@ -204,8 +209,7 @@ class Redrives:
     def waits_for_its_key(self, record: Record) -> bool:
         """Tell whether a record waits since it is unknown which row has left its key."""
         entry = self._entry(record)
-        is_of_a_move = entry is not None and entry.reason == _MOVED
-        return is_of_a_move and self.is_kept_back(record)
+        return entry is not None and (entry.reason, entry.redriven_seq) == (_MOVED, None)
 
     def without_waiting(self, records: Sequence[Record], seq: int) -> tuple[Sequence[Record], int]:
         """Leave out the records that waited in quarantine when batch ``seq`` read them again.
@@ -213,8 +217,6 @@ class Redrives:
         Returns:
             The others, and how many were left out.
         """
-        if self._is_empty:
-            return records, 0
         entries = self._entries.get(map(str, records))
         left = [each for each in records if not _waited(entries.get(str(each)), seq)]
         return left, len(records) - len(left)
