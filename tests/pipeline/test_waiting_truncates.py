@@ -7,7 +7,6 @@ declaration, of the table or of the quarantine meanwhile.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -174,22 +173,4 @@ def test_each_table_of_a_topic_has_one_that_waits(sunk: World, mode: str) -> Non
 
     assert [reasons(each) for each in (x, y)] == [WAITING, ["truncate"]]
     assert [current(each) for each in (x, y)] == [[2], [7]]
-    assert shop.problems() == []
-
-
-def test_each_table_of_a_topic_is_emptied_by_its_own_redrive(sunk: World) -> None:
-    """The counts of the batch that read the truncate are what they were."""
-    one = replace(sunk, topic=sunk.add_topic("one"))
-    fields = {**sunk.declared, "route_by": "kind", "tables": {"x": {}, "y": {}}}
-    shop = Shop(one, **fields)
-    one.send(MADE, change("c", None, row(3, "a", "y"), 2), TRUNCATE, *ALIKE[:1])
-    assert [each.run().is_balanced for each in shop.streams.values()] == [True, True]
-    shop.declare(**{**fields, "format": {**FORMAT, "on_truncate": "apply"}})
-    x, y = shop.streams.values()
-
-    assert x.redrive().redriven == 1
-    assert shop.problems() == []
-    y.redrive()
-
-    assert ([current(each) for each in (x, y)], reasons(x), reasons(y)) == ([[1], []], [], [])
     assert shop.problems() == []

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from oncelake.ingestion.declaration.spec import fingerprint
@@ -132,7 +132,7 @@ class Redrives:
             recount.counts["overlap"] += held
         own, kept, redriven = self.partition(records, seq)
         today, result = classify(kept, seq), classify(own, seq)
-        still_bad = len(today.bad) + len(today.unread) + self.count_without_value(today.changes)
+        still_bad = len(today.bad) + len(today.unread) + self.count_held(today.changes)
         still_bad += 0 if self.applies_truncates else len(today.truncates)
         self.good_today += len(kept) - still_bad
         self.unread_today += len(today.unread)
@@ -192,10 +192,12 @@ class Redrives:
         self._redriven.put(later)
         return classified, kept, redriven
 
-    def count_without_value(self, changes: Iterable[RowChange]) -> int:
-        """Count the records of changes that lack what no row had when they were put aside."""
-        names = {str(each.record) for each in changes if each.left_out}
-        return sum(each.reason == _NO_VALUE for each in self._entries.get(names).values())
+    def count_held(self, changes: Collection[RowChange]) -> int:
+        """Count the records of changes that wait for another row, which no declaration gives."""
+        entries = self._entries.get({str(each.record) for each in changes})
+        lacking = {str(each.record) for each in changes if each.left_out}
+        held = {_MOVED: entries.keys(), _NO_VALUE: lacking}
+        return sum(name in held.get(entry.reason, ()) for name, entry in entries.items())
 
     def is_kept_back(self, record: Record) -> bool:
         """Tell whether the quarantine holds a record that no redrive has sent in."""
@@ -256,9 +258,7 @@ class Redrives:
 
 
 def _waited(entry: QuarantineEntry | None, seq: int) -> bool:
-    if entry is None or entry.seq >= seq:
-        return False
-    return entry.redriven_seq is None or entry.redriven_seq > seq
+    return entry is not None and entry.seq < seq < (entry.redriven_seq or sys.maxsize)
 
 
 def _lacked_a_schema(row: dict[str, Any]) -> bool:
