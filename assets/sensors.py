@@ -274,7 +274,7 @@ class _Watch:
 
     def _is_shown(self, spec: StreamSpec) -> bool:
         at, until = self._shown.get(spec.name, (None, 0.0))
-        return at is self._lags.position(spec) and time.time() <= until
+        return at == self._lags.position(spec) and time.time() <= until
 
 
 def _is_gone(declared: DeclaredStream) -> str:

@@ -89,8 +89,7 @@ class Redrives:
             for row in (dict(zip(_NAMES, row, strict=True)) for row in rows):
                 at = (row["_topic"], row["_partition"], row["_offset"])
                 seq, mark = row["_seq"], row["redriven_seq"]
-                if mark is not None and mark > last:
-                    mark = None
+                mark = mark if mark is not None and mark <= last else None
                 redrive = self.coverage.batches.get(mark) if mark is not None else None
                 if mark is not None and not (redrive and redrive.kind == "redrive" and mark > seq):
                     what = f"is marked as redriven by batch {mark}, which is no later redrive"
