@@ -18,9 +18,13 @@ def when_new_and_green() -> dg.AutomationCondition[Any]:
     """
     condition = dg.AutomationCondition
     passed = condition.all_checks_match(condition.check_passed(), blocking_only=True)
-    # A run of both has executed the target, too, unless a red check held it back.
+    # A run of both has executed the target, too, unless a red check held it back, which may be
+    # green by now.
     is_elsewhere = ~(condition.executed_with_root_target() & passed)
-    new = condition.any_deps_match(condition.data_version_changed() & is_elsewhere)
+    is_idle = ~(condition.newly_updated() | condition.in_progress())
+    changed = condition.data_version_changed()
+    of_both = condition.any_deps_match(changed) & is_idle
+    new = condition.any_deps_match(changed & is_elsewhere) | of_both
     # Only a request is behind what was new before it; what its tick finds may not have been read.
     handled = (condition.newly_requested() & ~new) | condition.initial_evaluation()
     behind = condition.eager().replace("any_deps_updated", new).replace("handled", handled)

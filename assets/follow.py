@@ -218,18 +218,12 @@ class _Events:
     def _last_materialization(
         self, stream: str
     ) -> AssetCheckEvaluationTargetMaterializationData | None:
-        records = self._context.instance.fetch_materializations(
-            self._translation.key(stream), limit=1
-        )
-        return next(
-            (
-                AssetCheckEvaluationTargetMaterializationData(
-                    storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
-                )
-                for record in records.records
-            ),
-            None,
-        )
+        key = self._translation.key(stream)
+        for record in self._context.instance.fetch_materializations(key, limit=1).records:
+            return AssetCheckEvaluationTargetMaterializationData(
+                storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
+            )
+        return None
 
     def _log(self, event: dg.AssetMaterialization | dg.AssetCheckEvaluation) -> None:
         self._context.log_event(event)  # type: ignore[arg-type]  # It takes checks, too.

@@ -149,7 +149,9 @@ def _side_materializations(evidence: Evidence) -> Iterator[dg.AssetMaterializati
     for table, key in evidence.translation.side_keys(evidence.spec.name).items():
         uri = (evidence.paths.lake / f"{evidence.spec.name}__{table}").uri
         metadata: dict[str, Any] = {**_known(**sizes[table]), "dagster/uri": uri}
-        yield dg.AssetMaterialization(key, metadata=metadata, tags=version_tags(evidence))
+        version = evidence.version_of({"quarantined"} if table == "quarantine" else COUNTS)
+        tags = {"dagster/data_version": version}
+        yield dg.AssetMaterialization(key, metadata=metadata, tags=tags)
 
 
 def _known(**numbers: float | None) -> dict[str, float]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
-from oncelake.assets.translation import AS_DECLARED, Translation
+from oncelake.assets.translation import Translation
 from oncelake.ingestion.declaration.files.loader import DeclaredStream, reload_stream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import (
@@ -56,17 +56,13 @@ def standing_refusal(
     instance: dg.DagsterInstance,
     declared: DeclaredStream,
     settings: Settings,
-    *,
-    translation: Translation = AS_DECLARED,
+    run: dg.DagsterRun | None,
 ) -> str | None:
-    """Return in words the refusal that ended a stream's last run, if nothing has changed since."""
-    run = last_run(instance, translation.key(declared.name))
-    # A run that was executed again has its parent's tags, whatever became of it.
-    if run is None or REFUSED not in run.tags or run.status is not dg.DagsterRunStatus.FAILURE:
+    """Return in words why a stream's last run was refused, if nothing has changed since."""
+    if run is None or REFUSED not in run.tags:
         return None
-    if time.time() > float(run.tags.get(REFUSED_UNTIL, "inf")):
-        return None
-    if run.tags.get(REFUSED_AT) != state_of(declared, settings):
+    has_lapsed = time.time() > float(run.tags.get(REFUSED_UNTIL, "inf"))
+    if has_lapsed or run.tags.get(REFUSED_AT) != state_of(declared, settings):
         return None
     return (
         f"run {run.run_id[:8]} was refused ({run.tags[REFUSED]}), and neither the table, its "
@@ -75,11 +71,21 @@ def standing_refusal(
     )
 
 
-def last_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.DagsterRun | None:
-    """Return the last run in which an asset was to be materialized."""
-    records = instance.get_asset_records([key])
-    run_id = records[0].asset_entry.last_run_id if records else None
-    return instance.get_run_by_id(run_id) if run_id else None
+def last_failures(
+    instance: dg.DagsterInstance, streams: Iterable[str], translation: Translation
+) -> dict[str, dg.DagsterRun]:
+    """Return the last run of each stream whose last run failed, by one look for all of them.
+
+    A run that was executed again has its parent's tags, whatever became of it.
+    """
+    names = {translation.key(stream): stream for stream in streams}
+    entries = [each.asset_entry for each in instance.get_asset_records([*names])] if names else []
+    ids = {names[each.asset_key]: each.last_run_id for each in entries if each.last_run_id}
+    if not ids:
+        return {}
+    failed = dg.RunsFilter(run_ids=[*ids.values()], statuses=[dg.DagsterRunStatus.FAILURE])
+    runs = {run.run_id: run for run in instance.get_runs(failed)}
+    return {name: runs[run_id] for name, run_id in ids.items() if run_id in runs}
 
 
 def _says(instance: dg.DagsterInstance, run_id: str) -> str:

@@ -14,7 +14,7 @@ where nothing new comes for long, a run that finds nothing says that the table i
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +24,7 @@ import dagster as dg
 from oncelake.assets.doctor.idle import LAG_SENSOR
 from oncelake.assets.doctor.runs import UNDER_WAY, Runs
 from oncelake.assets.jobs.jobs import INGEST_JOB, STREAM_TAG, joined, run_of
-from oncelake.assets.refusals import last_run, standing_refusal
+from oncelake.assets.refusals import last_failures, standing_refusal
 from oncelake.assets.translation import AS_DECLARED, ASKING, Translation
 from oncelake.ingestion.declaration.files.loader import (
     DeclaredStream,
@@ -109,7 +109,8 @@ def ingest_schedule(
             return dg.SkipReason(_is_gone(declared))
         asked = translation.resources(context, ASKING)
         settings = settings_of(*asked, most_seconds=_MOST_SECONDS)
-        refused = standing_refusal(context.instance, declared, settings, translation=translation)
+        failed = last_failures(context.instance, [spec.name], translation).get(spec.name)
+        refused = standing_refusal(context.instance, declared, settings, failed)
         return dg.SkipReason(refused) if refused else run_of(spec.name, translation)
 
     try:
@@ -144,6 +145,8 @@ class _Watch:
         self._folder = StreamFolder(settings.streams)
         self._lags = LagReader(settings)
         self._looked: dict[str, float] = {}
+        # Where a table stood when Dagster showed its last batch, and until when that is young.
+        self._shown: dict[str, tuple[Position | None, float]] = {}
 
     def tick(self, instance: dg.DagsterInstance, cursor: str | None) -> Tick:
         """Request a run of each stream that is due and can be started; observe their topics."""
@@ -175,21 +178,33 @@ class _Watch:
     ) -> tuple[list[dg.RunRequest], dict[str, str]]:
         """Return the runs to start, and why others that are wished for are not."""
         by_name, now = {each.name: each for each in due}, time.time()
-        passed = _report_under_way(instance, self._settings, [*by_name], self._translation)
+        passed = self._under_way(instance, [*by_name])
         self._looked |= dict.fromkeys(by_name, now)
+        wishes = {each.tags[STREAM_TAG]: each for each in self._wishes(instance, due, lags)}
+        failed = last_failures(instance, wishes, self._translation)
         requests, until = dict[str, dg.RunRequest](), time.monotonic() + _DECIDING_SECONDS
-        for wish in self._wishes(instance, due, lags):
-            name = wish.tags[STREAM_TAG]
+        for name, wish in wishes.items():
             if time.monotonic() > until:
                 del self._looked[name]
             elif name not in passed:
-                reason = _why_not_now(instance, by_name[name], self._settings, self._translation)
+                reason = self._why_not_now(instance, by_name[name], failed.get(name))
                 requests |= {} if reason else {name: wish}
                 passed |= {name: reason} if reason else {}
-        return [*self._join(instance, requests)], passed
+        return [*self._join(requests, failed)], passed
+
+    def _under_way(self, instance: dg.DagsterInstance, streams: Sequence[str]) -> dict[str, str]:
+        """Say of which streams a run is queued or runs, however it was started."""
+        runs, found = Runs(instance, self._settings, streams, self._translation), dict[str, str]()
+        for record in instance.get_run_records(dg.RunsFilter(statuses=UNDER_WAY)):
+            if of := runs.streams_of(record.dagster_run):
+                doctor = f"oncelake doctor {of[0]}"
+                says = report_under_way(instance, runs, record, of="this stream", doctor=doctor)
+                # The newest comes first.
+                found = dict.fromkeys(of, says) | found
+        return found
 
     def _join(
-        self, instance: dg.DagsterInstance, requests: Mapping[str, dg.RunRequest]
+        self, requests: Mapping[str, dg.RunRequest], failed: Collection[str]
     ) -> Iterator[dg.RunRequest]:
         """Yield one run of the streams that read Kafka together; whose last run failed is alone.
 
@@ -197,14 +212,31 @@ class _Watch:
         """
         for group in siblings_of(each for each in self._declared if each.name in requests):
             names = [each.name for each in group]
-            calm = [name for name in names if len(names) > 1 and not self._failed(instance, name)]
+            calm = [name for name in names if len(names) > 1 and name not in failed]
             together = [requests[name] for name in calm if not requests[name].run_key]
             yield from (requests[name] for name in names if requests[name] not in together)
             yield from [joined(together)] if len(together) > 1 else together
 
-    def _failed(self, instance: dg.DagsterInstance, stream: str) -> bool:
-        run = last_run(instance, self._translation.key(stream))
-        return run is not None and run.status is dg.DagsterRunStatus.FAILURE
+    def _why_not_now(
+        self, instance: dg.DagsterInstance, declared: DeclaredStream, failed: dg.DagsterRun | None
+    ) -> str | None:
+        """Return in words what keeps a run from being started now, but for one under way."""
+        from oncelake.ingestion.lake.lock import holder_of
+        from oncelake.ingestion.lake.paths import StreamPaths
+
+        try:
+            with translate_disk_errors(declared.name):
+                holder = holder_of(StreamPaths.of(declared.name, self._settings))
+        except IngestionError as error:
+            return str(error)
+        if holder:
+            return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
+        if failed is None:
+            return None
+        job = self._translation.name(INGEST_JOB)
+        of_stream = dg.RunsFilter(job_name=job, tags={STREAM_TAG: declared.name})
+        refused = standing_refusal(instance, declared, self._settings, failed)
+        return refused or pause_after_failures(instance.get_run_records(of_stream, limit=6))
 
     def _wishes(
         self, instance: dg.DagsterInstance, due: Sequence[DeclaredStream], lags: Lags
@@ -231,11 +263,18 @@ class _Watch:
         A redrive, a rewind or an erase commits without a new record. And Dagster's freshness policy
         sees only materializations, so a run that finds nothing makes one.
         """
-        watched = {self._translation.key(spec.name): spec for spec in specs}
-        for entry in (each.asset_entry for each in instance.get_asset_records([*watched])):
-            spec, last = watched[entry.asset_key], entry.last_materialization
-            if last is not None and not _is_current(last, spec, self._lags.position(spec)):
+        asked = {self._translation.key(it.name): it for it in specs if not self._is_shown(it)}
+        entries = [it.asset_entry for it in instance.get_asset_records([*asked])] if asked else []
+        found = {each.asset_key: each.last_materialization for each in entries}
+        for key, spec in asked.items():
+            at = self._lags.position(spec)
+            self._shown[spec.name] = at, _shown_until(found.get(key), spec, at)
+            if not self._is_shown(spec):
                 yield spec.name
+
+    def _is_shown(self, spec: StreamSpec) -> bool:
+        at, until = self._shown.get(spec.name, (None, 0.0))
+        return at == self._lags.position(spec) and time.time() <= until
 
 
 def _is_gone(declared: DeclaredStream) -> str:
@@ -267,11 +306,13 @@ def _observations(lags: Lags, cursor: str | None, translation: Translation) -> d
     return {"asset_events": events, "cursor": json.dumps(seen)}
 
 
-def _is_current(last: dg.EventLogEntry, spec: StreamSpec, at: "Position | None") -> bool:
-    told = last.asset_materialization.metadata if last.asset_materialization else {}
+def _shown_until(last: dg.EventLogEntry | None, spec: StreamSpec, at: "Position | None") -> float:
+    """Return until when the last materialization tells of where a table stands; 0 if of another."""
+    told = last.asset_materialization.metadata if last and last.asset_materialization else {}
     newest = {"seq": at.seq, "table_id": at.table_id} if at else {}
-    is_young = time.time() - last.timestamp <= (spec.freshness_minutes or math.inf) * 30
-    return is_young and newest == {name: told[name].value for name in newest if name in told}
+    if newest != {name: told[name].value for name in newest if name in told}:
+        return 0.0
+    return last.timestamp + (spec.freshness_minutes or math.inf) * 30 if last else math.inf
 
 
 def _report_of(
@@ -289,29 +330,6 @@ def _report_of(
     return run_of(stream, translation, run_key=f"{stream} held back: {where}{after}")
 
 
-def _why_not_now(
-    instance: dg.DagsterInstance,
-    declared: DeclaredStream,
-    settings: Settings,
-    translation: Translation,
-) -> str | None:
-    """Return in words what keeps a run from being started now, but for one under way."""
-    from oncelake.ingestion.lake.lock import holder_of
-    from oncelake.ingestion.lake.paths import StreamPaths
-
-    try:
-        with translate_disk_errors(declared.name):
-            holder = holder_of(StreamPaths.of(declared.name, settings))
-    except IngestionError as error:
-        return str(error)
-    if holder:
-        return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
-    job = translation.name(INGEST_JOB)
-    of_stream = dg.RunsFilter(job_name=job, tags={STREAM_TAG: declared.name})
-    refused = standing_refusal(instance, declared, settings, translation=translation)
-    return refused or pause_after_failures(instance.get_run_records(of_stream, limit=6))
-
-
 def pause_after_failures(ended: Sequence[dg.RunRecord]) -> str | None:
     """Say that runs, newest first, fail one after another: the next is tried later each time."""
     failed = list(
@@ -322,24 +340,6 @@ def pause_after_failures(ended: Sequence[dg.RunRecord]) -> str | None:
     pause = min(_FIRST_PAUSE_SECONDS * 2 ** (len(failed) - 2), _LONGEST_PAUSE_SECONDS)
     left = (failed[0].end_time or 0) + pause - time.time()
     return f"the last runs failed; the next is tried in {left:.0f} s" if left > 0 else None
-
-
-def _report_under_way(
-    instance: dg.DagsterInstance,
-    settings: Settings,
-    streams: Sequence[str],
-    translation: Translation,
-) -> dict[str, str]:
-    """Say of which streams a run is queued or runs, however it was started."""
-    runs, found = Runs(instance, settings, streams, translation), dict[str, str]()
-    for record in instance.get_run_records(dg.RunsFilter(statuses=UNDER_WAY)):
-        if of := runs.streams_of(record.dagster_run):
-            says = report_under_way(
-                instance, runs, record, of="this stream", doctor=f"oncelake doctor {of[0]}"
-            )
-            # The newest comes first.
-            found = {**dict.fromkeys(of, says), **found}
-    return found
 
 
 def report_under_way(

@@ -5,7 +5,6 @@ the same code, starts from what was known, and is read by runs from a folder of 
 """
 
 import json
-from collections.abc import KeysView
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from dagster_shared.serdes.objects.models.defs_state_info import (
     CODE_SERVER_STATE_VERSION,
     LOCAL_STATE_VERSION,
 )
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from oncelake.assets.component import Streams, folder_of, write_files
 from oncelake.ingestion.declaration.files.loader import files_in, outlines_in
@@ -30,8 +29,6 @@ from oncelake.resources.lake import LakeResource
 
 _IN_STORAGE: Final = "VERSIONED_STATE_STORAGE"
 _AT_LOAD: Final = "LEGACY_CODE_SERVER_SNAPSHOTS"
-_EMPTY: Final = b"{}"
-_NO_STATE: Final = b"- no state of Streams"
 
 
 def _by_default() -> DefsStateConfigArgs:
@@ -64,7 +61,7 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
                 f"defs_state: {_AT_LOAD} forgets the topics that are gone. Next: write "
                 f"management_type: {_IN_STORAGE}"
             )
-        self._state = _EMPTY
+        self._known: dict[str, str] = {}
         self._base, self._place = Path(), self.jobs.prefix
 
     @classmethod
@@ -86,8 +83,12 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
     def build_defs_from_state(
         self, context: dg.ComponentLoadContext, state_path: Path | None
     ) -> dg.Definitions:
-        """Wire the streams by what is known of their topics."""
-        self._state = state_path.read_bytes() if state_path else _EMPTY
+        """Wire the streams by what is known of their topics.
+
+        Raises:
+            InvalidSpecError: what is known cannot be read.
+        """
+        self._known = _read(state_path) if state_path else {}
         return self.definitions(folder_of(context))
 
     def write_state_to_path(self, state_path: Path) -> None:
@@ -100,7 +101,7 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
         """
         from oncelake.ingestion.operations.discover import discover
 
-        self._state, problems = self._read_last(state_path), []
+        self._known, problems = self._read_last(state_path), []
         lake = super()._lake_resource(self._base)
         settings = load_settings(**lake.given(), **KafkaResource(**self.kafka).given())
         with TemporaryDirectory() as place:
@@ -114,14 +115,11 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
                 for topic, why in found.unknown.items():
                     dg.get_dagster_logger().warning(f"{topic}: no columns are known: {why}")
             state = {each.name: each.read_text("utf-8") for each in folder.glob(f"*{SUFFIX}")}
-        if not problems and _NO_STATE.decode() in state.values():
-            problems.append("the last state cannot be read. Next: name another key in defs_state")
         if problems:
             raise InvalidSpecError("\n".join(problems))
         # What is known of a file that is not declared here counts once it is again.
-        state = json.loads(self._state) | state
         partial = state_path.with_name(f"{state_path.name}.partial")
-        partial.write_text(json.dumps(state, indent=2, sort_keys=True), "utf-8")
+        partial.write_text(json.dumps(self._known | state, indent=2, sort_keys=True), "utf-8")
         partial.replace(state_path)
 
     def _lake_resource(self, base: Path) -> LakeResource:
@@ -137,11 +135,11 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
         return {
             **{each.name: _content(each) for each in declared},
             **{name: _content(each) for name, each in beside.items() if each.exists()},
-            **_topics_in(self._state, beside.keys()),
+            **{name: self._known[name].encode() for name in beside.keys() & self._known.keys()},
             KEPT_BY: command.encode(),
         }
 
-    def _read_last(self, state_path: Path) -> bytes:
+    def _read_last(self, state_path: Path) -> dict[str, str]:
         """Return the state that a new one starts from."""
         # Dagster has no public name for where it keeps the state of components.
         from dagster._core.storage.defs_state.base import DefsStateStorage
@@ -151,19 +149,17 @@ class StateBackedStreams(dg.StateBackedComponent, Streams):
         is_stored = version not in (None, LOCAL_STATE_VERSION, CODE_SERVER_STATE_VERSION)
         if storage and version and is_stored and not state_path.exists():
             storage.download_state_to_path(key, version, state_path)
-        return state_path.read_bytes() if state_path.exists() else _EMPTY
+        return _read(state_path) if state_path.exists() else {}
 
 
-def _topics_in(state: bytes, names: KeysView[str]) -> dict[str, bytes]:
-    """Return files of topics by name; of what is no state, files that nobody can read.
-
-    So the streams that need them are broken, and no others.
-    """
+def _read(state: Path) -> dict[str, str]:
+    """Return the files of topics that a state has, by name."""
     try:
-        known = json.loads(state)
-        return {name: known[name].encode() for name in names & known.keys()}
-    except (ValueError, AttributeError):
-        return dict.fromkeys(names, _NO_STATE)
+        return TypeAdapter(dict[str, str]).validate_json(state.read_bytes())
+    except ValueError:
+        problem = "the state of the topics is not as it was written"
+        remedy = "Next: restore it, or name another key in defs_state"
+        raise InvalidSpecError(f"{problem}. {remedy}") from None
 
 
 def _content(file: Path) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import dropwhile
@@ -24,6 +25,7 @@ from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.messages import printable
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.declaration.sql import quoted
+from oncelake.ingestion.lake.books import DISPOSITIONS, ROUTED
 from oncelake.ingestion.pipeline.gate.expectations import (
     ExpectationOutcome,
     evaluate,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 # Of a check, and not only planned.
 EVALUATED: Final = COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
+# What becomes of records that leave the rows of a table as they were.
+_OF_NO_ROW: Final = {"filtered", "ignored", "overlap", "quarantined", "stale", *ROUTED}
 _MOST_DETAILS: Final = 3
 
 
@@ -106,11 +110,13 @@ class Evidence:
 
     @property
     def data_version(self) -> str:
-        """The version of the rows; a run without records leaves it as it was."""
-        changed = (
-            row.seq for row in reversed(self.ledger) if row.kind != "ingest" or row.counts["read"]
-        )
-        return f"{self.table_id} {next(changed, 0)}"
+        """The version of the rows; a run without records for them leaves it as it was."""
+        return self.version_of({*DISPOSITIONS} - _OF_NO_ROW)
+
+    def version_of(self, counts: Collection[str]) -> str:
+        """Return a version that changes with each batch of such records, and with each command."""
+        seqs = (r.seq for r in self.ledger if r.kind != "ingest" or any(map(r.counts.get, counts)))
+        return f"{self.table_id} {max(seqs, default=0)}"
 
     @property
     def judged(self) -> tuple[LedgerRow, ...]:
@@ -164,7 +170,7 @@ def gather(
         expected = judged
         if not judged and (not is_run or _is_unmet(instance, declared.spec, key)):
             expected = _last_batches(ledger)
-        evidence = Evidence(
+        return Evidence(
             spec=declared.spec,
             paths=paths,
             report=report,
@@ -178,8 +184,8 @@ def gather(
             retention=_retention(declared.spec, settings, report),
             waiting=known_waiting(paths.quarantine),
             translation=translation,
+            seconds=time.monotonic() - began,
         )
-        return replace(evidence, seconds=time.monotonic() - began)
 
 
 def standing_report(declared: DeclaredStream, settings: Settings, run_id: str) -> RunReport:

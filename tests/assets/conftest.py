@@ -12,12 +12,15 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from oncelake.assets.refusals import last_failures, standing_refusal
+from oncelake.assets.translation import AS_DECLARED, Translation
 from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.declaration.spec import StreamSpec
 from oncelake.ingestion.errors import InvalidSpecError
 from oncelake.ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from oncelake.ingestion.lake.ledger import LedgerRow
 from oncelake.ingestion.pipeline.report import RunReport
+from oncelake.ingestion.settings import Settings, load_settings
 from oncelake.ingestion.tables.commit_metadata import CountedRange
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -110,6 +113,17 @@ def report(*batches: LedgerRow, **fields: Any) -> RunReport:
             **fields,
         }
     )
+
+
+def refusal_of(
+    stream: DeclaredStream,
+    instance: dg.DagsterInstance,
+    settings: Settings | None = None,
+    translation: Translation = AS_DECLARED,
+) -> str | None:
+    """Return the refusal that ended a stream's last run, if nothing has changed since."""
+    failed = last_failures(instance, [stream.name], translation).get(stream.name)
+    return standing_refusal(instance, stream, settings or load_settings(), failed)
 
 
 def assert_sentence(result: dg.ExecuteInProcessResult, says: str) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from oncelake.assets.assets import Engine, ingest_asset
-from oncelake.assets.refusals import REFUSED, standing_refusal
+from oncelake.assets.refusals import REFUSED
 from oncelake.ingestion.declaration.files.loader import DeclaredStream
 from oncelake.ingestion.delta.log import DeltaLog
 from oncelake.ingestion.errors import (
@@ -24,12 +24,19 @@ from oncelake.ingestion.errors import (
 from oncelake.ingestion.lake.ledger import Ledger
 from oncelake.ingestion.operations.upkeep.retention import Retention
 from oncelake.ingestion.pipeline.report import RunReport
-from oncelake.ingestion.settings import load_settings
 from oncelake.ingestion.storage.location import Location
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
 from oncelake.resources.spark import SparkResource
-from tests.assets.conftest import assert_sentence, batch, broken, declared, materializations, report
+from tests.assets.conftest import (
+    assert_sentence,
+    batch,
+    broken,
+    declared,
+    materializations,
+    refusal_of,
+    report,
+)
 
 # Dagster's own, wherever one resource holds another.
 pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
@@ -194,11 +201,11 @@ def test_a_refusal_is_not_retried_and_remembered(
     assert tags["dagster/retry_on_asset_or_op_failure"] == "false"
     assert tags[REFUSED] == "TopicRecreatedError"
     assert "Next: oncelake adopt-topic" in str(failed.step_failure_data)
-    standing = standing_refusal(instance, stream, load_settings())
+    standing = refusal_of(stream, instance)
     assert standing is not None
     assert standing.endswith("the topic is another. Next: oncelake adopt-topic")
     stream.path.write_text("topic: another")
-    assert not standing_refusal(instance, stream, load_settings())
+    assert not refusal_of(stream, instance)
 
 
 def test_a_refusal_is_remembered_where_the_table_cannot_be_listed(
@@ -214,7 +221,7 @@ def test_a_refusal_is_remembered_where_the_table_cannot_be_listed(
 
     materialize(stream, SetupError("orders: no permission"), instance)
 
-    assert standing_refusal(instance, stream, load_settings()) is not None
+    assert refusal_of(stream, instance) is not None
 
 
 def test_what_passes_by_itself_is_retried(tmp_path: Path, instance: dg.DagsterInstance) -> None:

@@ -21,7 +21,6 @@ from oncelake.assets.assets import Results, execute_stream
 from oncelake.assets.component import Streams, write_files
 from oncelake.assets.conditions import when_new_and_green
 from oncelake.assets.doctor.runs import Runs
-from oncelake.assets.refusals import standing_refusal
 from oncelake.assets.scaffolder import StreamsParameters, StreamsScaffolder
 from oncelake.assets.sensors import ingest_schedule, lag_sensor
 from oncelake.assets.translation import ASKING, Translation
@@ -35,7 +34,7 @@ from oncelake.ingestion.pipeline.report import RunReport
 from oncelake.ingestion.settings import load_settings
 from oncelake.resources.kafka import KafkaResource
 from oncelake.resources.lake import LakeResource
-from tests.assets.conftest import batch, declared, report
+from tests.assets.conftest import batch, declared, refusal_of, report
 from tests.assets.test_assets import _no_table_and_no_waiting, engine
 from tests.assets.test_embedding import COMPONENT, OWN, VARIABLES
 from tests.support.world import ROOT, World, row
@@ -411,8 +410,8 @@ def test_a_refusal_is_remembered_under_the_key(
     result = run(defs, instance)
 
     assert not result.success
-    assert standing_refusal(instance, stream, settings) is None
-    assert standing_refusal(instance, stream, settings, translation=prefixed()) is not None
+    assert refusal_of(stream, instance, settings) is None
+    assert refusal_of(stream, instance, settings, prefixed()) is not None
 
 
 def test_a_sensor_asks_for_the_key_and_the_job_of_the_translation(

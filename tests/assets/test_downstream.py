@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 import pytest
+
+# Dagster has no public name for what a check was executed on.
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationTargetMaterializationData,
+)
 from deltalake import write_deltalake
 
 from oncelake.assets.asset_specs import asset_spec
@@ -83,6 +88,8 @@ class Team:
     instance: dg.DagsterInstance
     cursor: Any = None
     condition: dg.AutomationCondition[Any] | None = None
+    looks_meanwhile: bool = False
+    seen_meanwhile: list[set[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Let it see that nothing has run yet."""
@@ -95,10 +102,15 @@ class Team:
     def run_both(self, *batches: LedgerRow) -> dg.ExecuteInProcessResult:
         """Materialize the stream and what is behind it in one run, as a person would start it."""
         stream, behind = ingest_asset(self.stream, engine(report(*batches))), advised()
-        job = self._definitions(stream, behind).resolve_implicit_global_asset_job_def()
+
+        @dg.asset(name="zz_another")
+        def another() -> None:
+            self.seen_meanwhile += [self.started()] if self.looks_meanwhile else []
+
+        job = self._definitions(stream, behind, another).resolve_implicit_global_asset_job_def()
         return job.execute_in_process(
             instance=self.instance,
-            asset_selection=[*stream.keys, behind.key],
+            asset_selection=[*stream.keys, behind.key, another.key],
             raise_on_error=False,
         )
 
@@ -128,11 +140,29 @@ class Team:
         )
 
 
+def turn_green(instance: dg.DagsterInstance, check: str) -> None:
+    """Leave what **Execute** on the page of a check leaves."""
+    key = dg.AssetKey("orders")
+    (last,) = instance.fetch_materializations(key, limit=1).records
+    target = AssetCheckEvaluationTargetMaterializationData(
+        storage_id=last.storage_id, run_id=last.run_id, timestamp=last.timestamp
+    )
+    executed = dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=check,
+        passed=True,
+        blocking=True,
+        target_materialization_data=target,
+    )
+    instance.report_runless_asset_event(executed)
+
+
 def accept(bad: LedgerRow) -> None:
     """Let a person accept red books."""
     Ledger(Location.of(load_settings().lake / "orders__ledger")).put(replace(bad, accepted="ok"))
 
 
+TOLERANT = {"warn_above": 1, "fail_above": 1}
 BAD = {
     "quarantine_rate": batch(1, 0, 10, inserted=5, quarantined=5),
     "books_balance": batch(1, 0, 10, balanced=False),
@@ -214,6 +244,51 @@ def test_a_run_that_found_nothing_starts_only_what_does_not_ask_for_data(
     assert all("eager_totals" in each for each in started)
 
 
+@pytest.mark.parametrize(
+    ("becomes", "starts"),
+    [
+        ("routed_elsewhere", False),
+        ("unrouted", False),
+        ("filtered", False),
+        ("stale", False),
+        ("deleted", True),
+        ("updated", True),
+    ],
+)
+def test_records_that_change_no_row_start_nothing(
+    tmp_path: Path, instance: dg.DagsterInstance, becomes: str, starts: bool
+) -> None:
+    """Of a topic that fills ten tables, each batch is one of all ten."""
+    team = Team(declared(tmp_path), instance)
+    team.run(batch(1, 0, 10))
+    first = ["daily_totals" in team.started() for _ in range(2)]
+
+    assert team.run(batch(2, 10, 20, inserted=0, **{becomes: 10})).success
+
+    assert first == [True, False]
+    assert ["daily_totals" in team.started() for _ in range(2)] == [starts, False]
+
+
+def test_what_reads_the_quarantine_is_started_by_records_that_wait_there(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """Its version is not that of the rows: such a batch may change none."""
+    team, seen = Team(declared(tmp_path, quarantine_rate=TOLERANT), instance), []
+    for found in ([batch(1, 0, 10)], [batch(2, 10, 20, inserted=0, quarantined=10)], []):
+        assert team.run(*found).success
+        seen.append([version_of(team, each) for each in ("orders", "orders__quarantine")])
+
+    assert seen == [["t 1", "t 0"], ["t 1", "t 2"], ["t 1", "t 2"]]
+
+
+def version_of(team: Team, asset: str) -> str | None:
+    """Return the data version of an asset."""
+    entry = team.instance.get_latest_materialization_event(dg.AssetKey(asset))
+    assert entry is not None
+    assert entry.asset_materialization is not None
+    return entry.asset_materialization.tags.get("dagster/data_version")
+
+
 def test_a_stream_that_is_requested_starts_nothing_before_it_has_rows(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
@@ -281,6 +356,38 @@ def test_a_run_of_both_counts_where_it_has_built_both(
 
     started += ["daily_totals" in team.started() for _ in range(2)]
     assert started == [False, False, False, True, False]
+
+
+def test_what_a_red_check_holds_back_waits_also_if_its_run_is_still_under_way(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """Other streams of a run of both go on for long; only ticks meanwhile see the new rows."""
+    team, bad = Team(declared(tmp_path), instance), batch(2, 10, 20, balanced=False)
+    assert team.run_both(batch(1, 0, 10)).success
+    started = ["daily_totals" in team.started() for _ in range(2)]
+    team.looks_meanwhile = True
+    assert not team.run_both(bad).success
+    accept(bad)
+
+    assert team.run().success
+
+    started += ["daily_totals" in team.started() for _ in range(2)]
+    assert (started, team.seen_meanwhile) == ([False, False, True, False], [{"eager_totals"}])
+
+
+def test_a_check_that_turns_green_before_anybody_has_looked_starts_what_it_held_back(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """Of a run of both, too: the daemon was down until the check was executed alone."""
+    team, bad = Team(declared(tmp_path), instance), batch(2, 10, 20, balanced=False)
+    assert team.run_both(batch(1, 0, 10)).success
+    started = ["daily_totals" in team.started() for _ in range(2)]
+    assert not team.run_both(bad).success
+    turn_green(instance, "books_balance")
+
+    started += ["daily_totals" in team.started() for _ in range(2)]
+
+    assert started == [False, False, True, False]
 
 
 def test_a_run_that_failed_behind_new_rows_holds_them_back_until_one_succeeds(

@@ -6,9 +6,11 @@ import errno
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -16,6 +18,8 @@ import pytest
 from dagster._core.events import EngineEventData
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.storage.event_log import SqliteEventLogStorage
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from oncelake.assets.assets import ingest_asset
 from oncelake.assets.doctor.runs import Runs
@@ -310,6 +314,78 @@ def test_lag_starts_a_run_and_is_reported_by_topic(
         dg.AssetKey(["kafka", "orders"]),
         12,
     )
+
+
+@contextmanager
+def counted_queries() -> Iterator[list[str]]:
+    """Collect the statements that Dagster's storages execute."""
+    executed: list[str] = []
+
+    def note(_: object, __: object, statement: str, *___: object) -> None:
+        executed.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield executed
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+
+@pytest.mark.parametrize("lag", [0, 12], ids=["quiet", "behind"])
+def test_a_tick_asks_dagster_as_often_for_many_streams_as_for_few(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, lag: int
+) -> None:
+    """It asks for all of them at once, also where all of them are to be run."""
+    monkeypatch.setattr(
+        "oncelake.ingestion.operations.status.lag.LagReader.read",
+        lambda reader, specs: {spec.name: {spec.name: lag} for spec in specs},
+    )
+    resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
+    text, asked = declared(tmp_path).path.read_text(), []
+    for number in (2, 8):
+        for nth in range(number):
+            (tmp_path / f"s{nth}.yaml").write_text(text)
+        streams = [each for each in load_streams(tmp_path) if each.spec is not None]
+        for each in streams:
+            start(each, instance, dg.DagsterRunStatus.SUCCESS)
+            instance.report_runless_asset_event(dg.AssetMaterialization(each.name))
+        with (
+            dg.build_sensor_context(instance=instance, resources=resources) as context,
+            counted_queries() as queries,
+        ):
+            found = lag_sensor(streams)(context)
+        assert isinstance(found, dg.SensorResult)
+        assert len(found.run_requests or ()) == (len(streams) if lag else 0)
+        asked.append(len(queries))
+
+    assert asked[0] == asked[1]
+
+
+def test_a_tick_reads_the_history_only_of_tables_that_have_changed(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand quiet streams it would take seconds of each minute."""
+    reader = "oncelake.ingestion.operations.status.lag.LagReader"
+    first, second = (SimpleNamespace(seq=seq, table_id="t") for seq in (1, 2))
+    monkeypatch.setattr(f"{reader}.read", lambda reader, specs: {"orders": {"orders": 0}})
+    monkeypatch.setattr(f"{reader}.stalls", lambda reader, lags: {})
+    resources = {"oncelake_kafka": KafkaResource(), "oncelake_lake": LakeResource()}
+    sensor, now, seen = lag_sensor([declared(tmp_path)]), time.time(), []
+    shown = {"seq": 1, "table_id": "t"}
+    instance.report_runless_asset_event(dg.AssetMaterialization("orders", metadata=shown))
+    for minutes, at in enumerate([first, first, second, second]):
+        monkeypatch.setattr("time.time", lambda after=minutes: now + after * 60)
+        monkeypatch.setattr(f"{reader}.position", lambda reader, spec, at=at: at)
+        with (
+            dg.build_sensor_context(instance=instance, resources=resources) as context,
+            counted_queries() as queries,
+        ):
+            found = sensor(context)
+        assert isinstance(found, dg.SensorResult)
+        is_read = any("last_materialization" in each for each in queries)
+        seen.append((is_read, len(found.run_requests or ())))
+
+    assert seen == [(True, 0), (False, 0), (True, 1), (True, 1)]
 
 
 def test_what_only_a_run_can_tell_starts_one(

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -177,21 +178,44 @@ def test_a_state_that_forgets_topics_is_refused() -> None:
         StateBackedStreams(defs_state=at_load)
 
 
-@pytest.mark.parametrize(
-    "state",
-    [b"[]", b"{", b"\xff", b'{"shop.topics.yaml": 1}', b'{"shop.topics.yaml": "- {}"}'],
-    ids=["a list", "half a state", "no text", "a number", "a line of another kind"],
-)
-def test_a_state_that_cannot_be_read_breaks_the_streams_that_need_it(
-    project: Project, state: bytes
-) -> None:
-    """Their asset says how to go on; streams whose files say all stand as before."""
-    project.declare(shop=SHOP.format(topic="t"), orders=ORDERS)
+def keep(project: Project, state: bytes) -> dict[str, Any]:
+    """Write the state of a component; return where it says that it is."""
     kept = project.defs / ".local_defs_state" / "sales" / "state"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(state)
+    return {"defs_state": {**LOCAL, "key": "sales"}}
 
-    graph = graph_of(project, defs_state={**LOCAL, "key": "sales"})
+
+NO_STATES = [b"[]", b"{", b"\xff", b'{"shop.topics.yaml": 1}']
+
+
+@pytest.mark.parametrize("state", NO_STATES, ids=["a list", "half of it", "no text", "a number"])
+def test_a_state_that_cannot_be_read_says_how_to_go_on(project: Project, state: bytes) -> None:
+    """Nothing is loaded as if no topic were known."""
+    project.declare(shop=SHOP.format(topic="t"), orders=ORDERS)
+    given = keep(project, state)
+
+    with pytest.raises(Exception, match="Error while") as error:
+        graph_of(project, **given)
+
+    (cause,) = (each for each in causes_of(error.value) if isinstance(each, InvalidSpecError))
+    assert "not as it was written. Next: restore it, or name another key in defs_state" in str(
+        cause
+    )
+
+
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and what it comes from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def test_a_line_that_cannot_be_read_breaks_the_streams_that_need_it(project: Project) -> None:
+    """Their asset says how to go on; streams whose files say all stand as before."""
+    project.declare(shop=SHOP.format(topic="t"), orders=ORDERS)
+
+    graph = graph_of(project, **keep(project, b'{"shop.topics.yaml": "- {}"}'))
 
     says = graph.get(dg.AssetKey("shop")).description or ""
     assert "shop.topics.yaml:1: not as it was written" in says
@@ -301,19 +325,19 @@ def test_what_is_known_of_a_file_outlives_a_refresh_without_it(
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("state", ["{", "[]"])
+@pytest.mark.parametrize("state", NO_STATES)
 def test_a_refresh_that_needs_no_state_keeps_one_that_it_cannot_read(
-    refreshed: Refreshed, state: str
+    refreshed: Refreshed, state: bytes
 ) -> None:
     """The file that needs it may come back."""
     (refreshed.streams / "shop.yaml").unlink()
     refreshed.declare("orders", ORDERS)
-    refreshed.at.write_text(state)
+    refreshed.at.write_bytes(state)
 
-    with pytest.raises(InvalidSpecError, match="the last state cannot be read"):
+    with pytest.raises(InvalidSpecError, match=r"not as it was written\. Next: restore it"):
         refreshed.refresh()
 
-    assert refreshed.at.read_text() == state
+    assert refreshed.at.read_bytes() == state
 
 
 def test_components_of_one_project_have_states_of_their_own(project: Project) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from oncelake.assets.refusals import REFUSED, standing_refusal
+from oncelake.assets.refusals import REFUSED
 from oncelake.ingestion.declaration.files.loader import load_streams
 from oncelake.ingestion.lake.lock import Holder, held_by_python
 from oncelake.ingestion.operations import run as run_module
 from oncelake.ingestion.storage.failpoints import Failpoint
+from tests.assets.conftest import refusal_of
 from tests.assets.shell import assets_of, materialize_assets, reported_in
 from tests.operations.test_routes import TABLES, Shop, record
 from tests.support.world import World
@@ -160,7 +161,7 @@ def test_one_that_is_refused_keeps_no_other_from_being_materialized(
     assert run is not None
     assert run.tags[REFUSED] == "IdentityChangedError"
     standing = {
-        each.name: standing_refusal(instance, each, world.settings)
+        each.name: refusal_of(each, instance, world.settings)
         for each in load_streams(world.settings.streams)
     }
     assert [name for name, why in standing.items() if why] == [refused]

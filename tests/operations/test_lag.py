@@ -15,6 +15,7 @@ from oncelake.ingestion.operations.status.lag import LagReader, awaits_run
 from oncelake.ingestion.recovery.snapshot import read_snapshot
 from oncelake.ingestion.settings import Settings
 from oncelake.ingestion.storage.failpoints import Failpoint
+from tests.support.long import twins
 from tests.support.world import COLUMNS, World, changed, row
 from tests.trials.failpoints import PlannedError, crashing_at
 
@@ -79,6 +80,24 @@ def test_a_batch_without_its_ledger_row_is_left_to_a_run(world: World) -> None:
     assert reader.read([world.spec]) == {world.topic: None}
     assert [each.seq for each in world.run().recovered] == [1]
     assert reader.read([world.spec]) == {world.topic: {world.topic: 0}}
+
+
+@pytest.mark.parametrize("sink", ["iceberg", *twins("delta")])
+def test_a_redrive_that_died_behind_its_commit_awaits_a_run(world: World, sink: str) -> None:
+    """Also where its table is none of Delta's, and the topic is quiet."""
+    tolerant = {"warn_above": 1, "fail_above": 1}
+    world.declare(sink=sink, extra_fields="reject", quarantine_rate=tolerant)
+    world.send(row(1, "a"), {**row(2, "b"), "more": 1})
+    world.run()
+    reader = LagReader(world.settings)
+    assert reader.read([world.spec]) == {world.name: {world.topic: 0}}
+    world.declare(extra_fields="ignore")
+    with crashing_at(Failpoint.COMMITTED), pytest.raises(PlannedError):
+        world.redrive()
+
+    assert reader.read([world.spec]) == {world.name: None}
+    assert world.run().is_balanced
+    assert reader.read([world.spec]) == {world.name: {world.topic: 0}}
 
 
 def test_a_position_is_not_older_than_the_state_that_it_is_kept_under(

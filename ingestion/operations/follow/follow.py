@@ -202,4 +202,5 @@ class Follow:
         return self._turns.get(name, Turn())
 
     def _condition(self, declared: DeclaredStream) -> object:
-        return declared.spec, self._lags.lake_state(declared.name)
+        # Another run that is refused, too, changes nothing.
+        return declared.spec, self._lags.lake_state(declared.name)[:2]

@@ -18,14 +18,16 @@ from oncelake.ingestion.delta.log_files import log_files
 from oncelake.ingestion.kafka.admin import Kafka, Topics
 from oncelake.ingestion.kafka.offsets import Ends, TopicPartition
 from oncelake.ingestion.kafka.transactions import Stall, find_stalls
+from oncelake.ingestion.lake.lock import holder_of
 from oncelake.ingestion.lake.paths import StreamPaths
 from oncelake.ingestion.recovery.continuity import compare_moved
 from oncelake.ingestion.recovery.position import Position, is_ledger_behind, position_of
 from oncelake.ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from oncelake.ingestion.settings import Settings
 
-# Changes with every commit to a stream's table or ledger, and when either is replaced.
-LakeState = tuple[object, ...]
+# Of a stream's table and ledger, what changes with every commit, and when either is replaced; then,
+# where the lake is a folder, of who has taken the lock: commits to other sinks show nowhere else.
+LakeState = tuple[object, object, object]
 # So long a lake in a store, where each look costs money, is taken to be as it was.
 _STORE_SECONDS: Final = 60.0
 
@@ -58,8 +60,9 @@ class LagReader:
         paths, now = StreamPaths.of(stream, self._settings), time.monotonic()
         known = self._states.get(stream)
         if known is None or paths.lake.is_local or now - known[0] > _STORE_SECONDS:
-            logs = (path / "_delta_log" for path in (paths.data, paths.ledger))
-            known = self._states[stream] = (now, tuple(log.fingerprint() for log in logs))
+            table, ledger = ((at / "_delta_log").fingerprint() for at in (paths.data, paths.ledger))
+            holder = paths.holder.fingerprint() if paths.lake.is_local else None
+            known = self._states[stream] = (now, (table, ledger, holder))
         return known[1]
 
     def forget(self, stream: str) -> None:
@@ -72,6 +75,7 @@ class LagReader:
         known = self._known.get(spec.name)
         if known is None or known[0] != state:
             paths = StreamPaths.of(spec.name, self._settings, spec.sink)
+            is_held = holder_of(paths) is not None
             for table in (paths.data, paths.ledger):
                 # A listing that is older than the state would stay until the next commit.
                 log_files(table).forget()
@@ -79,7 +83,9 @@ class LagReader:
             # A table without a batch changes nothing in the lake when it is opened.
             if awaits_run(snapshot):
                 return None
-            known = self._known[spec.name] = (state, position_of(snapshot))
+            known = state, position_of(snapshot)
+            # Whoever holds the stream may die behind a commit.
+            self._known |= {} if is_held else {spec.name: known}
         return known[1]
 
     def read(self, specs: Sequence[StreamSpec]) -> dict[str, Mapping[str, int] | None]:
@@ -129,10 +135,8 @@ class LagReader:
             return None
         if position is None or not names or not topics.ids.keys() >= {*names}:
             return None
-        is_another = any(
-            position.identity.topic_ids.get(name, topics.ids[name]) != topics.ids[name]
-            for name in names
-        )
+        ids = topics.ids
+        is_another = any(position.identity.topic_ids.get(it, ids[it]) != ids[it] for it in names)
         partitions = [at for at in topics.partitions if at.topic in names]
         reached = position.next
         if is_another or any(ends.get(at, -1) < reached.get(at, 0) for at in partitions):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from oncelake.ingestion.declaration.spec import fingerprint
@@ -75,7 +75,7 @@ class Redrives:
         self.good_today = self.unread_today = 0
         # Records in quarantine whose schema was unknown, by the batch that read them.
         self.lacked_schema: Counter[int] = Counter()
-        self._is_empty = True
+        self._is_empty, self._has_routes = True, spec.route is not None
         # The first batch that put a truncate aside.
         self._truncated = sys.maxsize
         # Where the quarantined records are.
@@ -89,8 +89,7 @@ class Redrives:
             for row in (dict(zip(_NAMES, row, strict=True)) for row in rows):
                 at = (row["_topic"], row["_partition"], row["_offset"])
                 seq, mark = row["_seq"], row["redriven_seq"]
-                if mark is not None and mark > last:
-                    mark = None
+                mark = mark if mark is not None and mark <= last else None
                 redrive = self.coverage.batches.get(mark) if mark is not None else None
                 if mark is not None and not (redrive and redrive.kind == "redrive" and mark > seq):
                     what = f"is marked as redriven by batch {mark}, which is no later redrive"
@@ -132,14 +131,21 @@ class Redrives:
             recount.counts["overlap"] += held
         own, kept, redriven = self.partition(records, seq)
         today, result = classify(kept, seq), classify(own, seq)
-        still_bad = len(today.bad) + len(today.unread)
+        still_bad = len(today.bad) + len(today.unread) + self.count_held(today.changes)
         still_bad += 0 if self.applies_truncates else len(today.truncates)
-        still_bad += self.count_without_value(today.changes)
         self.good_today += len(kept) - still_bad
         self.unread_today += len(today.unread)
-        held_back = ((record, "by the declaration of that time") for record in (*kept, *redriven))
-        result.bad = [*held_back, *result.bad]
+        waited = [*kept, *redriven]
+        result.counts["tombstones_shared"] += self._count_shared(waited, seq, classify)
+        result.bad = [*((each, "by the declaration of that time") for each in waited), *result.bad]
         return result
+
+    def _count_shared(self, records: Sequence[Record], seq: int, classify: Classify) -> int:
+        """Count those that all tables of a topic take; none did whose schema was unknown."""
+        records = records if self._has_routes else ()
+        entries = self._entries.get(map(str, records))
+        routed = [each for each in records if entries[str(each)].reason != _UNKNOWN_SCHEMA]
+        return classify(routed, seq).counts["tombstones_shared"]
 
     def put_aside(
         self,
@@ -165,9 +171,7 @@ class Redrives:
             Those that today's declaration classifies; those that were bad for another one, and that
             wait in quarantine; those that a later redrive has sent in, or none can.
         """
-        classified: list[Record] = []
-        kept: list[Record] = []
-        redriven: list[Record] = []
+        classified, kept, redriven = list[Record](), list[Record](), list[Record]()
         later = {}
         entries = {} if self._is_empty else self._entries.get(map(str, records))
         for record in records:
@@ -187,10 +191,12 @@ class Redrives:
         self._redriven.put(later)
         return classified, kept, redriven
 
-    def count_without_value(self, changes: Iterable[RowChange]) -> int:
-        """Count the records of changes that lack what no row had when they were put aside."""
-        names = {str(each.record) for each in changes if each.left_out}
-        return sum(each.reason == _NO_VALUE for each in self._entries.get(names).values())
+    def count_held(self, changes: Collection[RowChange]) -> int:
+        """Count the records of changes that wait for another row, which no declaration gives."""
+        entries = self._entries.get({str(each.record) for each in changes})
+        lacking = {str(each.record) for each in changes if each.left_out}
+        held = {_MOVED: entries.keys(), _NO_VALUE: lacking}
+        return sum(name in held.get(entry.reason, ()) for name, entry in entries.items())
 
     def is_kept_back(self, record: Record) -> bool:
         """Tell whether the quarantine holds a record that no redrive has sent in."""
@@ -204,7 +210,7 @@ class Redrives:
     def waits_for_its_key(self, record: Record) -> bool:
         """Tell whether a record waits since it is unknown which row has left its key."""
         entry = self._entry(record)
-        return entry is not None and entry.reason == _MOVED and entry.redriven_seq is None
+        return entry is not None and (entry.reason, entry.redriven_seq) == (_MOVED, None)
 
     def without_waiting(self, records: Sequence[Record], seq: int) -> tuple[Sequence[Record], int]:
         """Leave out the records that waited in quarantine when batch ``seq`` read them again.
@@ -212,8 +218,6 @@ class Redrives:
         Returns:
             The others, and how many were left out.
         """
-        if self._is_empty:
-            return records, 0
         entries = self._entries.get(map(str, records))
         left = [each for each in records if not _waited(entries.get(str(each)), seq)]
         return left, len(records) - len(left)
@@ -253,9 +257,7 @@ class Redrives:
 
 
 def _waited(entry: QuarantineEntry | None, seq: int) -> bool:
-    if entry is None or entry.seq >= seq:
-        return False
-    return entry.redriven_seq is None or entry.redriven_seq > seq
+    return entry is not None and entry.seq < seq < (entry.redriven_seq or sys.maxsize)
 
 
 def _lacked_a_schema(row: dict[str, Any]) -> bool:
