@@ -161,11 +161,8 @@ class _Events:
         )
         for event in earlier_events(evidence, instance, by=run_id):
             self._log(event)
-        self._log(
-            dg.AssetMaterialization(
-                evidence.asset_key, metadata=metadata_of(evidence), tags=version_tags(evidence)
-            )
-        )
+        metadata, tags = metadata_of(evidence), version_tags(evidence.data_version)
+        self._log(dg.AssetMaterialization(evidence.asset_key, metadata=metadata, tags=tags))
         self._log_checks(declared, check_results(evidence))
 
     def failure(self, declared: DeclaredStream | None, error: Exception) -> None:

@@ -150,8 +150,7 @@ def _side_materializations(evidence: Evidence) -> Iterator[dg.AssetMaterializati
         uri = (evidence.paths.lake / f"{evidence.spec.name}__{table}").uri
         metadata: dict[str, Any] = {**_known(**sizes[table]), "dagster/uri": uri}
         version = evidence.version_of({"quarantined"} if table == "quarantine" else COUNTS)
-        tags = {"dagster/data_version": version}
-        yield dg.AssetMaterialization(key, metadata=metadata, tags=tags)
+        yield dg.AssetMaterialization(key, metadata=metadata, tags=version_tags(version))
 
 
 def _known(**numbers: float | None) -> dict[str, float]:
@@ -176,9 +175,9 @@ def recovered_materializations(evidence: Evidence, *, by: str) -> Iterator[dg.As
         yield _materialization(evidence, rows, runs=f"run {rows[0].run_id}", by=by)
 
 
-def version_tags(evidence: Evidence) -> dict[str, str]:
+def version_tags(version: str) -> dict[str, str]:
     """Return the tags of a materialization that an asset's own result would have by itself."""
-    return {"dagster/data_version": evidence.data_version}
+    return {"dagster/data_version": version}
 
 
 def _materialization(
@@ -188,7 +187,7 @@ def _materialization(
     batches = f"batch {last.seq}" if first is last else f"batches {first.seq} to {last.seq}"
     return dg.AssetMaterialization(
         asset_key=evidence.asset_key,
-        tags=version_tags(evidence),
+        tags=version_tags(evidence.data_version),
         description=f"Recovered: {batches} of {runs}, of which no materialization has told",
         metadata={
             **metadata_of_batches(rows),

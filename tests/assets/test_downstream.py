@@ -341,13 +341,18 @@ def test_rows_that_come_while_it_is_built_start_it_again(
     assert started == [True, True, False, False, True, True, False, False]
 
 
+def after_a_run_of_both(team: Team) -> list[bool]:
+    """Materialize both in one run; return which of two ticks behind it start the model."""
+    assert team.run_both(batch(1, 0, 10)).success
+    return ["daily_totals" in team.started() for _ in range(2)]
+
+
 def test_a_run_of_both_counts_where_it_has_built_both(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     """What a red check has held back in it is started once the check is green."""
     team, bad = Team(declared(tmp_path), instance), batch(2, 10, 20, balanced=False)
-    assert team.run_both(batch(1, 0, 10)).success
-    started = ["daily_totals" in team.started() for _ in range(2)]
+    started = after_a_run_of_both(team)
     assert not team.run_both(bad).success
     started += ["daily_totals" in team.started()]
     accept(bad)
@@ -363,8 +368,7 @@ def test_what_a_red_check_holds_back_waits_also_if_its_run_is_still_under_way(
 ) -> None:
     """Other streams of a run of both go on for long; only ticks meanwhile see the new rows."""
     team, bad = Team(declared(tmp_path), instance), batch(2, 10, 20, balanced=False)
-    assert team.run_both(batch(1, 0, 10)).success
-    started = ["daily_totals" in team.started() for _ in range(2)]
+    started = after_a_run_of_both(team)
     team.looks_meanwhile = True
     assert not team.run_both(bad).success
     accept(bad)
@@ -380,8 +384,7 @@ def test_a_check_that_turns_green_before_anybody_has_looked_starts_what_it_held_
 ) -> None:
     """Of a run of both, too: the daemon was down until the check was executed alone."""
     team, bad = Team(declared(tmp_path), instance), batch(2, 10, 20, balanced=False)
-    assert team.run_both(batch(1, 0, 10)).success
-    started = ["daily_totals" in team.started() for _ in range(2)]
+    started = after_a_run_of_both(team)
     assert not team.run_both(bad).success
     turn_green(instance, "books_balance")
 
