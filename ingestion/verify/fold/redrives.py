@@ -136,13 +136,13 @@ class Redrives:
         self.good_today += len(kept) - still_bad
         self.unread_today += len(today.unread)
         waited = [*kept, *redriven]
-        result.counts["tombstones_shared"] += self._count_shared(waited, seq, classify)
+        if self._has_routes and waited:
+            result.counts["tombstones_shared"] += self._count_shared(waited, seq, classify)
         result.bad = [*((each, "by the declaration of that time") for each in waited), *result.bad]
         return result
 
     def _count_shared(self, records: Sequence[Record], seq: int, classify: Classify) -> int:
         """Count those that all tables of a topic take; none did whose schema was unknown."""
-        records = records if self._has_routes else ()
         entries = self._entries.get(map(str, records))
         routed = [each for each in records if entries[str(each)].reason != _UNKNOWN_SCHEMA]
         return classify(routed, seq).counts["tombstones_shared"]
@@ -218,6 +218,8 @@ class Redrives:
         Returns:
             The others, and how many were left out.
         """
+        if self._is_empty:
+            return records, 0
         entries = self._entries.get(map(str, records))
         left = [each for each in records if not _waited(entries.get(str(each)), seq)]
         return left, len(records) - len(left)
